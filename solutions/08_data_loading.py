@@ -5,20 +5,17 @@
 #
 # | | |
 # |---|---|
-# | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognize repeated random numbers and objects that cannot be sent to a worker; overlap copies with kernels |
-# | Time | 120 to 150 minutes (a good place to stop is after section 6) |
+# | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying; predict what `prefetch_factor` can and cannot hide, and what it costs |
+# | Time | 80 to 100 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
-# | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
+# | Needs | a CPU (for worker processes); with a CUDA GPU, the training step is a real one |
 # | Before this | [[start_here]] |
-# | Syllabus | T11, C10, P6 |
+# | Syllabus | T11, C10 |
 
 # %% name="setup" setup=true
-import contextlib
 import math
 import os
 import queue
-import random
-import statistics
 import threading
 import time
 import warnings
@@ -47,25 +44,21 @@ from helpers import (
 )
 
 # %% name="setup_torch" setup=true
-import numpy as np
-import psutil
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 # %% name="machine"
 script_as_notebook()  # run as a plain script, this lab starts processes as a notebook does
 warnings.filterwarnings(
     "ignore", message="This DataLoader will create"
 )  # it counts cores, and does not know about waiting
-warnings.filterwarnings("ignore", message="Got pickle error")  # section 7 looks at the error itself
 
 device = pick_device()
 claims = Claims()
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-start_method = torch.multiprocessing.get_start_method()
-print(f"device: {device}, torch {torch.__version__}; {cores} cores; workers start by {start_method!r}")
+print(f"device: {device}, torch {torch.__version__}; {cores} cores")
 
 # %% [markdown] name="files_text"
 # ## 1 · Is this loop data-bound?
@@ -136,7 +129,7 @@ if device.type == "cuda":
 
 
 def fast_lane(data, batch_size=BATCH, num_workers=0, **options):
-    """Return a DataLoader; its batches are pinned for a CUDA GPU if workers make them (section 11 says why)."""
+    """Return a DataLoader; its batches are pinned for a CUDA GPU if workers make them."""
     pin = device.type == "cuda" and num_workers > 0
     return DataLoader(data, batch_size, num_workers=num_workers, pin_memory=pin, **options)
 
@@ -200,7 +193,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # Read the three figures like this:
 #
 # - *loop ≈ compute*: compute-bound. The loader is fast enough.
-# - *loop ≈ data, and data > compute*: data-bound. The rest of this lab helps.
+# - *loop ≈ data, and data > compute*: data-bound. The rest of this lab helps, and so does [[workers_in_practice]].
 # - *loop ≈ data + compute*: nothing overlaps. This is the easiest case to fix.
 #
 # The **idle share** is 1 − compute / loop.
@@ -209,7 +202,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
-# Divide *data* by the 64 samples of a batch. The result may be well above the full sample of section 1, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+# Divide *data* by the 64 samples of a batch. The result may be well above the full sample that was timed before, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -241,7 +234,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` raises `StopIteration` at once.
 # - **One thread** draws all batches, and it is not the thread that runs the loop. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch. For example, with depth 2, while the loop works on batch 0, batches 1 and 2 have been drawn and batch 3 has not.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in a new one. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in a new one. The copy uses the thread's current stream. (That frees the loop from the copy. [[Workers_in_practice]] adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -374,13 +367,21 @@ show(
 # - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress. It is the `depth` of section 2, but per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
-# The next cell runs the loop from the picture in section 1 (12 batches) with two workers.
+# **Predict.** The next cell runs the loop from the picture in section 1 (12 batches) with two workers. How many ms per batch does it take?
+
+# %% name="guess_two"
+my_guess = None  # ms per batch
+### BEGIN GUESS
+my_guess = 1e3 * max(slow["compute"], slow["data"] / 2)  # each worker makes every second batch
+### END GUESS
+two_guess = Prediction("The loop with two workers", my_guess, "ms per batch")
 
 # %% name="two_workers"
 with sign_of_life("three epochs with two workers"):
     two = min((LoaderTimeline.of(files, BATCH, 2, train_step) for _ in range(3)), key=lambda run: run.seconds)
 n = len(two.steps)
-print(f"two workers: {1e3 * two.seconds / n:.1f} ms per batch; none: {1e3 * slow['loop']:.1f}")
+two_guess.reveal(1e3 * two.seconds / n)
+print(f"without workers: {1e3 * slow['loop']:.1f} ms per batch")
 show(
     two.plot(f"Two workers: the device idles {two.idle:.0%}"),
     "Three lanes: the device and two workers. The workers' bars overlap in time with each other and with the device's.",
@@ -390,10 +391,10 @@ formula = max(
     two.making / n + slow["compute"], max(two.work()) / n
 )  # with its cost in this run; the later worker counts
 rest = two.seconds / n - formula
+print(f"two workers: {1e3 * two.seconds / n:.1f} ms, of which the formula explains {1e3 * expected:.1f} ms;")
 print(
-    f"of these, the formula explains {1e3 * expected:.1f} ms; sharing the cores adds {1e3 * (formula - expected):+.1f}"
+    f"sharing the cores adds {1e3 * (formula - expected):+.1f} ms, and handing over, which is the rest, {1e3 * rest:+.1f} ms"
 )
-print(f"ms, and handing over, which is the rest, {1e3 * rest:+.1f} ms")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
 print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 
@@ -410,7 +411,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 # Do workers deliver the same batches?
 #
 # - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` changes that). [[Tokens]] relies on it.
-# - *The augmentation* may differ, as section 8 shows.
+# - *The augmentation* may differ, as [[workers_in_practice]] shows.
 #
 # ## 4 · How many workers?
 #
@@ -462,7 +463,7 @@ show_table(table)
 #
 # > **workers ≥ (seconds one worker needs per batch) / (seconds per step)**, and if the workers compute, no more than there are cores.
 #
-# If you run out of cores before you reach the quotient, more workers do not help: make the data cheaper (section 10).
+# If you run out of cores before you reach the quotient, more workers do not help: make the data cheaper, as [[workers_in_practice]] does.
 #
 # A common rule of thumb is *4 to 8 workers per GPU*. Compare it with the quotient for `far`, and for a GPU three times as fast:
 
@@ -495,7 +496,7 @@ said = "with workers: the slower half, and the fill"
 claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the formula", 0.8, 1.35)
 
 # %% [markdown] name="prefetch_text"
-# The *rest* is what the formula leaves out: batches are handed over, processes wake up, and other programs take their turn on the cores. On a busy machine it can be as large as the fill. Then the table of claims in section 12 may say "did not hold", although the workers did overlap with the steps.
+# The *rest* is what the formula leaves out: batches are handed over, processes wake up, and other programs take their turn on the cores. On a busy machine it can be as large as the fill. Then the table of claims at the end may say "did not hold", although the workers did overlap with the steps.
 #
 # ## 5 · `prefetch_factor` covers slow moments
 #
@@ -517,7 +518,7 @@ prefetch_guess = Prediction("Idle share with prefetch_factor=1", my_guess, "%")
 
 # %% name="prefetch_measured"
 class Waits(Dataset):
-    """Item k is a complete batch, which takes some waiting."""
+    """Item k is a complete batch, which takes some waiting. `PickledByValue` sends this class to any worker."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -576,26 +577,10 @@ explore(
 
 # %% [markdown] name="play_explained"
 # Four divides eight, so one of four workers makes all the slow batches and works longer than any worker of three would. Every seventh batch spreads them out again, and now seven workers have that problem.
-
-# %% [markdown] name="cost_text"
-# ## 6 · What workers cost
 #
-# ### As many workers as batches
+# ### What it costs
 #
-# The next cell loads the 16 batches of `files` without training, once with 2 workers and once with 16. The start of the workers is included in the times.
-
-# %% name="too_many"
-for n in (2, 16):
-    start = time.perf_counter()
-    got = [time.perf_counter() - start for _ in DataLoader(files, BATCH, num_workers=n)]
-    print(f"{n} workers: first batch after {1e3 * got[0]:.0f} ms, all after {1e3 * got[-1]:.0f} ms")
-
-# %% [markdown] name="memory_text"
-# With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: compare the first batches.
-#
-# ### Memory
-#
-# Finished batches take memory. With 2 workers and `prefetch_factor=4`, the next cell counts the batches that wait after the loop has taken one and paused.
+# A batch that waits takes memory. With 2 workers and `prefetch_factor=4`, the next cell counts the batches that wait after the loop has taken one and paused.
 
 # %% name="waiting"
 files.reads.zero_()
@@ -605,434 +590,37 @@ before = -1
 while before < (now := int(files.reads.sum())):
     before = now
     time.sleep(0.3)
-waiting = now / 32 - 1
+waiting_batches = now / 32 - 1
 a_batch = sum(t.nbytes for t in taken)
-print(f"{waiting:.0f} batches wait, {human_bytes(a_batch)} each: {human_bytes(waiting * a_batch)} in flight")
+print(
+    f"{waiting_batches:.0f} batches wait, {human_bytes(a_batch)} each: {human_bytes(waiting_batches * a_batch)} in flight"
+)
 del batches
 
 # %% [markdown] name="waiting_explained"
-# That is workers × `prefetch_factor`.
+# That is workers × `prefetch_factor`: the worker whose batch was taken has made another one since.
 #
 # - For real images, compute this before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB.
 # - On Linux they are in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` changes it. A worker that dies of a *bus error* has usually hit that limit.
 #
-# ### The data set in each worker
+# ## 6 · Before and after
 #
-# A forked worker shares its parent's memory: a page is copied only when either process *writes* to it. So a data set that is only read should cost nothing.
-#
-# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy?
-
-# %% name="guess_copies"
-my_guess = None  # MiB, list
-### BEGIN GUESS
-my_guess = 0  # it only reads
-### END GUESS
-copies_guess = Prediction("Copied by reading a list of strings", my_guess, "MiB")
-
-
-# %% name="copies_measured"
-class Names(Dataset):
-    """Reads all its names; a sample is the number of MiB by which the process's own memory grew."""
-
-    def __init__(self, names, read):
-        self.names, self.read = names, read
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, i):
-        before = psutil.Process().memory_full_info().uss  # unique set size: pages that no other process shares
-        self.read(self.names)
-        return (psutil.Process().memory_full_info().uss - before) / 2**20
-
-
-names = [f"train/img_{i:06}.png" for i in range(400_000)]
-packed = np.array(names, dtype=np.bytes_)  # one block of memory, 20 bytes per name
-if start_method == "fork":
-    copies_guess.reveal(next(iter(DataLoader(Names(names, lambda n: sum(map(len, n))), None, num_workers=1))))
-    array = next(iter(DataLoader(Names(packed, lambda n: (n != b"").sum()), None, num_workers=1)))
-    print(f"copied by reading a NumPy array of the same names: {array:.1f} MiB")
-else:
-    print(f"Not measured here: workers start by {start_method!r}, which copies the data set in any case.")
-del names, packed
-
-# %% [markdown] name="copies_explained"
-# Python counts references *inside* each object. So reading an object writes to it, and the page that it is on is copied.
-#
-# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.) The list itself, 3 MiB of pointers, stays shared.
-# - With 8 workers per GPU and 8 GPUs, each with its own main process, there are 8 × 9 copies of that list: for each GPU, one in each worker and one in the main process. This looks like a leak: memory grows during the epoch.
-#
-# Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
-#
-# ## 7 · Spawned workers
-#
-# So far workers may have been *forked*, as copies of a running process. That is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. `spawn` (macOS, Windows) starts a new Python that receives the data set by pickle, and `forkserver` (Linux, from Python 3.14) pickles too. With `multiprocessing_context="spawn"` you can try this on any system.
-#
-# ### What can be sent
-#
-# Pickle stores a function's *name* and module. A lambda has no name:
-
-# %% name="lambda"
-some = DigitFiles(256)
-
-
-def two_epochs(**options):
-    """Return the seconds of an epoch that starts one worker, and of the next, which finds it running."""
-    loader = DataLoader(some, 32, num_workers=1, persistent_workers=True, **options)
-    return [benchmark(lambda: list(loader), runs=1, warmup=0).median for _ in range(2)]
-
-
-try:
-    two_epochs(multiprocessing_context="spawn", collate_fn=lambda samples: default_collate(samples))
-except Exception as error:
-    print(f"{type(error).__name__}: {error}".partition(" at 0x")[0])
-
-# %% [markdown] name="cures_text"
-# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
-# - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function, as for `Waits` in section 5.
-# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again, and without that guard it would start workers itself, which Python refuses.
-#
-# ### What the start costs
-#
-# Here is the same lambda again, with its code sent along. A worker has to import PyTorch and the course before it can read a file:
-
-# %% name="spawn"
-carried = PickledByValue(lambda samples: default_collate(samples))
-with sign_of_life("starting workers"):
-    starts = {
-        "spawn": two_epochs(multiprocessing_context="spawn", collate_fn=carried),
-        start_method: two_epochs(),
-    }
-for name, (start, again) in starts.items():
-    print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
-
-# %% [markdown] name="spawn_explained"
-# Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it, the workers stay alive and keep their memory.
-#
-# ## 8 · Random numbers in workers
-#
-# Augmentation is random, and each worker starts with a *copy* of all state. Many articles warn that NumPy's random numbers repeat.
-#
-# The next cell draws from four sources, with two workers for two epochs, four numbers per worker and epoch:
-#
-# - PyTorch's global generator,
-# - Python's `random`,
-# - NumPy's global generator,
-# - a generator that the data set made for itself (`np.random.default_rng(0)`).
-#
-# **Predict** how many of the four sources give both workers the same numbers.
-
-# %% name="guess_random"
-my_guess = None  # of 4 sources
-### BEGIN GUESS
-my_guess = 1  # nothing seeds the data set's own
-### END GUESS
-random_guess = Prediction("Sources that repeat", my_guess, "of 4")
-
-
-# %% name="random"
-class Draws(Dataset):
-    """Sample i is a number from each of four sources."""
-
-    def __init__(self):
-        self.own = np.random.default_rng(0)
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        numbers = torch.rand(()).item(), random.random(), np.random.random(), self.own.random()
-        return torch.tensor(numbers, dtype=torch.float64)
-
-
-loader = DataLoader(PickledByValue(Draws()), 4, num_workers=2)
-epochs = torch.stack([torch.cat(list(loader)) for _ in range(2)])  # (epoch, sample, source)
-twins = torch.stack([torch.isin(epochs[0, :4, s], epochs[0, 4:, s]).sum() for s in range(4)])
-again = torch.stack([torch.isin(epochs[1, :, s], epochs[0, :, s]).sum() for s in range(4)])
-random_guess.reveal((twins > 0).sum().item())
-for name, by_both, twice in zip(("torch", "random", "numpy", "the data set's own"), twins, again, strict=True):
-    print(f"{name:20} drawn by both workers: {by_both} of 4, drawn again in the next epoch: {twice} of 8")
-claims.record("P6", "workers repeat NumPy's numbers", "its global generator", twins[2].item(), "of 4", 1, 4)
-
-# %% [markdown] name="random_explained"
-# - **Seeded for you**: each time workers start, `DataLoader` gives each of them its own new seed, for PyTorch, for Python's `random` and, since PyTorch 1.9 (2021), for NumPy's *global* generator. Workers that stay (`persistent_workers=True`) keep the seed and continue their sequence.
-# - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. No error is raised; there is just less augmentation than you think.
-# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` gives you the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and each start of the workers (`.seed`). `DigitFiles` is a data set that needs it.
-#
-# ## 9 · Your turn: fix a slow loader
-#
-# A training job reads a `DigitFiles` with some latency through this loader:
-#
-# ```python
-# def slow_loader(dataset, batch_size):
-#     return DataLoader(dataset, batch_size, shuffle=True)
-# ```
-#
-# **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once per epoch.
-#
-# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin, because these reads wait and need no core. The first epoch does not count. The check has two data sets: in one, reading one batch takes more than five step times, in the other less than two.
-# - **Thrift.** Use at most 2 workers more than the rule of section 4 asks for, and the same ones in each epoch. At most 3 batches per worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
-# - **The same samples.** Each file comes once per epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
-# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles, and a second loader, as after a restart of the job, draws new ones (`DigitFiles` has a method `reseed(seed)`).
-#
-# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs and takes a while, longer still where workers are spawned.)
-
-
-# %% name="loader" answer=true reveal=true
-def make_loader(dataset, batch_size, step_seconds):
-    ### BEGIN SOLUTION
-    def own_numbers(worker_id):
-        info = get_worker_info()
-        info.dataset.reseed(info.seed)
-
-    reads = []
-    for i in range(5):
-        start = time.perf_counter()
-        dataset[i]
-        reads.append(time.perf_counter() - start)
-    workers = math.ceil(batch_size * statistics.median(reads) / step_seconds)
-    return DataLoader(
-        dataset,
-        batch_size,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=True,
-        worker_init_fn=PickledByValue(own_numbers),
-    )
-    ### END SOLUTION
-
-
-# %% name="loader_check"
-make_loader = check("data_loading.loader", make_loader)
-
-# %% name="loader_hint"
-hint("data_loading.loader")
-
-# %% [markdown] name="cheaper_text"
-# ## 10 · The best fix: less work
-#
-# More workers do the same work in more places. Look at the work first.
-#
-# - **Decode once.** Decoded, these digits are larger than the files, but not large. If they fit, keep them as one tensor.
-# - **Augment in batches.** Rotating one image at a time mostly costs call overhead. Rotate 64 at once; on a GPU, do it there.
-# - **Collate nothing.** If a data set has `__getitems__`, `DataLoader` passes it all indices of a batch at once, and it can return a finished batch.
-#
-# The next cells time the data on one core; otherwise we would be comparing cores.
-
-# %% name="rotations"
-threads = torch.get_num_threads()
-torch.set_num_threads(1)
-quiet = DigitFiles(1024, logged=False)  # the log of sections 1 to 9 costs time, too
-batch = torch.stack([decode(file) for file in quiet.files[:BATCH]])
-angles = torch.linspace(-20, 20, BATCH)
-alone_sample = benchmark(lambda: quiet[0], runs=200).median
-call = {n: benchmark(lambda n=n: rotate(batch[:n], angles[:n]), runs=200).median for n in (1, BATCH)}
-print(f"a full sample without the log: {1e6 * alone_sample:.0f} µs")
-print(f"rotating 1 image: {1e6 * call[1]:.0f} µs, {BATCH} images in one call: {1e6 * call[BATCH]:.0f} µs")
-
-# %% [markdown] name="factor_text"
-# **Predict.** With all three, and no workers, by what factor is a batch faster?
-
-# %% name="guess_cheaper"
-my_guess = None  # times as fast
-### BEGIN GUESS
-my_guess = BATCH * alone_sample / call[BATCH]  # 64 full samples against one call
-### END GUESS
-cheaper_guess = Prediction("Decoded once, rotated in batches", my_guess, "times as fast")
-
-
-# %% name="cheaper"
-class Decoded(Dataset):
-    """All images decoded beforehand; augmented one by one."""
-
-    def __init__(self, files):
-        self.images = torch.stack([decode(file) for file in files.files])
-        self.labels = files.labels
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, i):
-        degrees = 40 * torch.rand(1) - 20
-        return rotate(self.images[i][None], degrees)[0], self.labels[i]
-
-
-class InBatches(Decoded):
-    def __getitems__(self, indices):
-        degrees = 40 * torch.rand(len(indices)) - 20
-        return rotate(self.images[indices], degrees), self.labels[indices]
-
-
-# %% name="cheaper_measured"
-variants = {
-    "decode and rotate each": DataLoader(quiet, BATCH),
-    "decoded once, rotate each": DataLoader(Decoded(files), BATCH),
-    "decoded once, rotate in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
-}
-with sign_of_life("two epochs of each"):
-    pace = {name: seconds_a_batch(loader) for name, loader in variants.items()}
-torch.set_num_threads(threads)
-cheaper_guess.reveal(pace["decode and rotate each"] / pace["decoded once, rotate in batches"])
-for name, now in pace.items():
-    print(f"{name:31}{1e3 * now:6.1f} ms per batch")
-print(f"files {human_bytes(sum(map(len, files.files)))}, decoded {human_bytes(len(files) * image.nbytes)}")
-cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda batch: batch), train_step)
-print(
-    f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; in section 1 it was {1e3 * slow['loop']:.1f}"
-)
-
-# %% [markdown] name="cheaper_explained"
-# Together, the changes remove nearly all of a batch's cost. (The three variants were each timed on one core and without the course's log of reads, so compare them only with each other. The loop of section 1 wrote that log and used all cores.)
-#
-# - Reading decoded images saves the decoding and its effect on the caches (section 1).
-# - Most of the rest is one small call after another for each image, and one large call for all 64 saves those.
-#
-# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. [[Tokens]] reads such a file. You can also store images at the size you train on.
-#
-# ## 11 · To the device
-#
-# The last copy is from the host's memory to the GPU's.
-#
-# - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why, for a CUDA GPU, the prefetching thread pins each batch, and `fast_lane` does so with workers.
-# - Ordinary (*pageable*) memory is first copied, chunk by chunk, to a pinned buffer in the driver.
-# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once. That frees the **host**. The copy itself is queued in the current CUDA stream, behind the kernels that are already there, so it does not overlap them. To overlap, it needs a **side stream**.
-#
-# With a side stream, two calls keep the result correct:
-#
-# - `current.wait_stream(side)` before the batch is used: the step's kernels wait for the copy.
-# - `tensor.record_stream(current)`: the allocator must not reuse the tensor's memory until the kernels that read it have finished.
-
-
-# %% name="side_stream"
-def on_side_stream(batches, device):
-    """Yield batches on `device`; on CUDA the next one, if pinned, is copied while the kernels of this one run."""
-    side = torch.cuda.Stream() if device.type == "cuda" else None
-
-    def send(batch):
-        if batch is None:
-            return None
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            return tuple(tensor.to(device, non_blocking=side is not None) for tensor in batch)
-
-    source = iter(batches)
-    following = send(next(source, None))
-    while following is not None:
-        batch = following
-        if side:
-            current = torch.cuda.current_stream()
-            current.wait_stream(side)  # before the next copy is queued: only this batch's is waited for
-            for tensor in batch:
-                tensor.record_stream(current)
-        following = send(next(source, None))
-        yield batch
-
-
-if device.type == "cuda":
-    ones = torch.ones(4096, 4096, device=device)
-    pinned_batches = [(torch.empty(64 * 2**20, dtype=torch.uint8).pin_memory(),) for _ in range(8)]
-
-    def train_on(batches):
-        for (batch,) in batches:
-            for _ in range(4):
-                ones @ ones  # stands for the step's kernels
-            batch.to(device, non_blocking=True)[:1].add_(1)
-
-    overlap = compare(lambda: train_on(pinned_batches), lambda: train_on(on_side_stream(pinned_batches, device)))
-    print("copies in the step's stream -> in a side stream:", overlap)
-else:
-    print(
-        "Nothing overlaps here: streams need a CUDA GPU.", len(list(on_side_stream([(ten,)], device))), "batch copied."
-    )
-
-# %% [markdown] name="copy_text"
-# How much faster is pinned memory? A pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them chunk by chunk, they run at best at the slower of the two rates. The next cell measures the host's rate; the bus's rate comes from its standard.
-
-# %% name="copy_formula"
-block = torch.empty(64 * 2**20, dtype=torch.uint8)
-target = torch.empty_like(block)
-host = block.nbytes / benchmark(lambda: target.copy_(block), runs=10).median / 1e9
-buses = {f"PCIe {n}.0 x16": transfers * 16 * 128 / 130 / 8 for n, transfers in ((3, 8), (4, 16), (5, 32))}  # GB/s
-for name, bus in buses.items():
-    ratio = bus / host  # if the driver overlaps the two copies; one more if it does not
-    print(
-        f"{name}: {bus:.1f} GB/s, host {host:.1f}; by formula, pinned is {max(1, ratio):.1f} to {ratio + 1:.1f}x as fast"
-    )
-
-# %% name="pinned"
-COPIES = ("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU")
-
-
-def call_share(source, target, copy_seconds):
-    """Return how far into the copy a non_blocking call returns, in percent."""
-    runs = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        target.copy_(source, non_blocking=True)
-        runs.append(time.perf_counter() - start)
-    torch.cuda.synchronize()
-    return 100 * statistics.median(runs) / copy_seconds
-
-
-if device.type == "cuda":
-    pinned, at = block.pin_memory(), torch.empty_like(block, device=device)
-    copies = compare(lambda: at.copy_(block), lambda: at.copy_(pinned, non_blocking=True), runs=20)
-    claims.record(*COPIES, copies.speedup, "x", 2, 3)
-    pageable, at_once = (call_share(block, at, copies.before.median), call_share(pinned, at, copies.after.median))
-    print(f"64 MiB, pageable -> pinned: {copies}")
-    print(f"a non_blocking call returns after {at_once:.0f}% of its copy; trap 1: from pageable memory {pageable:.0f}%")
-else:
-    claims.not_measured(*COPIES)
-    print("No copies to time here: they need a CUDA GPU.")
-
-# %% [markdown] name="pinned_explained"
-# The usual advice is that copies from pinned memory are "2 to 3 times as fast". By the formula, the factor depends on the ratio of the bus's rate to the host memory's, not on pinning alone. A fast bus in a host with slow memory gives more; an old bus gives less.
-#
-# ### Four traps
-#
-# 1. `non_blocking=True` from *pageable* memory frees neither the host nor the stream: the driver has to go through its buffer first, and the call returns when the copy is nearly done.
-# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does in sequence what a thread would do alongside the step. `DataLoader(pin_memory=True)` *without workers* does the same.
-# 3. In the other direction, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers have arrived. Synchronize before you read them, or leave out `non_blocking`.
-# 4. Pinned pages cannot be swapped out. Pin batches, not data sets.
-
-# %% name="traps"
-if device.type == "cuda":
-    both = compare(lambda: at.copy_(block), lambda: at.copy_(block.pin_memory()), runs=20)
-    print(f"trap 2, pinning in the loop: {both.speedup:.2f} times as fast")
-    ones = torch.ones(4096, 4096, device=device)
-    for _ in range(20):
-        busy = ones @ ones  # keeps the GPU busy first
-    back = at.fill_(7).to("cpu", non_blocking=True)
-    early = (back[-1024:] == 7).float().mean().item()
-    torch.cuda.synchronize()
-    late = (back[-1024:] == 7).float().mean().item()
-    print(f"trap 3, right numbers: {early:.0%} when read at once, {late:.0%} after synchronize()")
-
-# %% [markdown] name="summary_text"
-# ## 12 · Before and after
-#
-# Here are full epochs with `make_loader` and `prefetched`. (On a fast GPU the quotient would call for dozens of workers, so the cell passes a step time that 16 can keep up with.)
+# All loops of this lab, each with the share of its time in which the device had nothing to do:
 
 # %% name="summary"
-step_seconds = max(alone["far"]["compute"], alone["far"]["data"] / 16)
-repaired = make_loader(far, 16, step_seconds)
-with sign_of_life("three epochs with make_loader"):
-    fed = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+table = [("data, and how they are loaded", "ms per batch", "device idle")]
 for name, seconds, compute in (
-    ("PNG digits, no workers", plain, slow["compute"]),
-    ("PNG digits, prefetched", threaded, slow["compute"]),
-    ("PNG digits, two workers", two.seconds / len(two.steps), slow["compute"]),
-    ("PNG digits, decoded once, in batches, no workers", cheap["loop"], cheap["compute"]),
+    ("digits, no workers", plain, slow["compute"]),
+    ("digits, a prefetching thread", threaded, slow["compute"]),
+    ("digits, two workers, 12 batches", two.seconds / len(two.steps), slow["compute"]),
     ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
-    ("far, make_loader and prefetched", fed, alone["far"]["compute"]),
+    (f"far, {workers} workers", loop, alone["far"]["compute"]),
 ):
-    print(f"{name:50}{1e3 * seconds:7.1f} ms per batch, the device idles {1 - compute / seconds:.0%}")
-fill = alone["far"]["data"] / len(repaired) / fed
-print(f"far, make_loader: {fill:.0%} of the time is the wait for an epoch's first batch")
-del repaired
+    table.append((name, f"{1e3 * seconds:.1f}", f"{1 - compute / seconds:.0%}"))
+show_table(table)
 
 # %% [markdown] name="summary_explained"
-# The device may still idle with `make_loader` even though the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
+# Workers hide the waiting of `far`, except for the fill of each epoch, and these epochs are short. The digits compute, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
 
 # %% name="verdicts"
 claims
@@ -1043,12 +631,10 @@ claims
 # - Time the data, the step and the loop. In sequence they add up; overlapped, you pay the larger one plus the fill of each epoch.
 # - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for waiting and copying.
 # - Workers ≥ seconds per batch / seconds per step. They hide waiting beyond the number of cores, computing only up to it.
-# - `persistent_workers` saves the start-up. `prefetch_factor` covers slow moments and costs memory: workers × factor × batch.
-# - Whatever goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
-# - If a data set has its own generator, reseed it in each worker.
-# - Less work beats more workers: decode once, augment in batches.
-# - `non_blocking` from pinned memory frees the host. Only a side stream, with `wait_stream` and `record_stream`, overlaps copy and kernels.
+# - `prefetch_factor` covers slow moments. Batches are dealt in turn, so the slow ones may all go to the same worker. Batches that wait take memory: workers × factor × batch.
 #
-# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream. Tokens instead of images: [[tokens]].
+# **What to reach for when.** Device idle, and the loader waits: `num_workers` from the quotient. Device idle, and the loader computes: as many workers as there are cores, then cheaper data. Only short stalls: `prefetch_factor`.
 #
-# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (streams, pinned memory buffers), `torch.Tensor.record_stream`; Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*.
+# **Next.** [[Workers_in_practice]]: what workers cost, what cannot be sent to them, why their random numbers may repeat, and how to need fewer of them.
+#
+# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading), `torch.utils.data.DataLoader` (`prefetch_factor`, `in_order`); Python documentation: `threading`, `queue` and the glossary's entry on the global interpreter lock.

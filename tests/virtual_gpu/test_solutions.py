@@ -13,7 +13,7 @@ from ..sampling import sample
 from .solution_cells import __file__ as program
 
 SECONDS = 120  # of the processor, after which no further cell is computed
-# The last cell of each lab, where others take a CPU minutes; "": any in so many seconds. Labs 08b, 11 to 14b, 15b, 16b,
+# The last cell of each lab, where others take a CPU minutes; "": any in so many seconds. Labs 08c, 11 to 14b, 15b, 16b,
 # 17 and 18 have nothing on a GPU in their own process.
 LABS = {
     "00_start_here": "",
@@ -31,6 +31,7 @@ LABS = {
     "07_where_the_time_goes": "launch",
     "07b_traces": "first_call",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
+    "08b_workers_in_practice": "",
     "09_lean_optimizers": "",
     "09b_muon_and_in_place": "search",
     "10_compilation_and_fusion": "",

@@ -81,7 +81,10 @@ WEEKS = (
         "Lean optimizers, and 7B in 24 GB",
         ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora", "adapters_in_practice"),
     ),
-    ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
+    (
+        "Data, and many ranks",
+        ("data_loading", "workers_in_practice", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp"),
+    ),
     (
         "Splitting state and layers",
         ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel", "tensor_parallel_in_practice"),

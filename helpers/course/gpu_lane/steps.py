@@ -30,6 +30,7 @@ _LABS = (
     "memory_profiling",
     "oom_clinic",
     "data_loading",
+    "workers_in_practice",
     "tokens",
     "lean_optimizers",
     "muon_and_in_place",

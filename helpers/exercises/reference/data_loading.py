@@ -3,22 +3,17 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import math
 import os
 import queue
-import random
-import statistics
 import threading
 import time
 import warnings
 from helpers import Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, pick_device, rotate, script_as_notebook, show, show_table, sign_of_life
-import numpy as np
-import psutil
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 
 
@@ -51,24 +46,3 @@ def prefetched(batches, depth, device):
         over.set()
         room.release()
         thread.join()
-
-
-def make_loader(dataset, batch_size, step_seconds):
-    def own_numbers(worker_id):
-        info = get_worker_info()
-        info.dataset.reseed(info.seed)
-
-    reads = []
-    for i in range(5):
-        start = time.perf_counter()
-        dataset[i]
-        reads.append(time.perf_counter() - start)
-    workers = math.ceil(batch_size * statistics.median(reads) / step_seconds)
-    return DataLoader(
-        dataset,
-        batch_size,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=True,
-        worker_init_fn=PickledByValue(own_numbers),
-    )

@@ -1,4 +1,4 @@
-"""The reference answers of solutions/08b_tokens.py, which `check` compares with.
+"""The reference answers of solutions/08c_tokens.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

@@ -1,14 +1,10 @@
-# functions and generators
+# tickets in a queue
 
 import itertools
 import queue
 import threading
-import time
-
-from helpers import PickledByValue
 
 import torch
-from torch.utils.data import DataLoader, get_worker_info
 
 END = object()
 
@@ -50,15 +46,3 @@ def prefetched(batches, depth, device):
                 break
         tickets.put(None)
         thread.join()
-
-
-def make_loader(dataset, batch_size, step_seconds):
-    def timed(i):
-        begin = time.perf_counter()
-        dataset[i]
-        return time.perf_counter() - begin
-
-    a_read = sorted(map(timed, range(7)))[3]
-    needed = next(n for n in itertools.count(1) if n * step_seconds >= batch_size * a_read)
-    reseed = PickledByValue(lambda _: get_worker_info().dataset.reseed(get_worker_info().seed))
-    return DataLoader(dataset, batch_size, True, num_workers=needed, persistent_workers=True, worker_init_fn=reseed)
