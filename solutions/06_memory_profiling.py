@@ -164,7 +164,12 @@ for label, values, color in (
     ("allocated", allocated, COLORS[0]),
 ):
     axes.step(milliseconds, [v / MiB for v in values], where="post", color=color, label=label)
-axes.set(title="Two training steps: three figures (simulated)", xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+axes.set(
+    title="Two training steps: three measures of memory (simulated)",
+    xlabel="milliseconds",
+    ylabel="MiB",
+    ylim=(0, None),
+)
 axes.legend(frameon=False, loc="lower right")
 show(figure, "Allocated rises and falls twice; peak allocated and reserved only rise.")
 reserved_guess.reveal(reserved[-1] / allocator.peak_reserved, "simulated")
@@ -220,7 +225,7 @@ show(
 #
 # Here is our training step with a small addition: it keeps the logits of each row's last token for a log.
 #
-# **Predict.** There are 16 rows and 1,000 tokens in the vocabulary, in FP32. How many KiB does each step leave behind?
+# **Predict.** There are 16 rows and 1,000 tokens in the vocabulary; the logits are FP32. How many KiB does each step leave behind?
 
 # %% name="guess_leak"
 my_guess = None  # KiB per step
@@ -262,7 +267,7 @@ if device.type == "cuda":
 for path in sorted(folder.iterdir()):
     print(f"{path}: {human_bytes(path.stat().st_size)}, for pytorch.org/memory_viz")
 (folder / "meter.html").write_text(trace_plot(pickle.loads((folder / "meter.pickle").read_bytes())))
-print(f"{folder / 'meter.html'}: the same as a page, to open in a browser")
+print(f"{folder / 'meter.html'}: the same snapshot as an HTML page; open it in a browser")
 print(f"{len(trace):,} events, such as {trace[-1]}")
 
 # %% [markdown] name="snapshot_task"
@@ -286,7 +291,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 #   began may be freed within it.
 # - `free_requested` does not free a block yet. Ignore all other actions (`segment_alloc`, `oom`, `snapshot`, ...); some of their events have no `addr`.
 # - A block counts if it was allocated at `since` (microseconds) or later and not freed by the end of the trace.
-# - The place is `"filename:line"` of the first frame of the `alloc` that is your own Python: its filename ends in `.py` and does not contain `/torch/`.
+# - The place is `"filename:line"` of the first frame of the `alloc` that is Python outside of PyTorch: its filename ends in `.py` and does not contain `/torch/`.
 #   Above, that is `"/home/me/model.py:57"`. If an `alloc` has no such frame, as in the meter's files, the place is the `name` of its first frame. If it has no
 #   frames at all, the place is `"no frames"`.
 # - Bytes of the same place add up. A place with nothing left is not in the dictionary.
@@ -341,7 +346,7 @@ meter_log.save_snapshot(folder / "cured.pickle")
 leaked, cured = (sum(left_behind(trace_of(folder / f"{name}.pickle")).values()) for name in ("meter", "cured"))
 leak_guess.reveal(leaked / 3 / 1024)
 storage = human_bytes(history[0].untyped_storage().nbytes())
-print(f"what was kept has the shape {tuple(history[0].shape)}; its storage has {storage}")
+print(f"what was kept has the shape {tuple(history[0].shape)}; its storage is {storage}")
 print(f"with a clone: {human_bytes(kept[0].untyped_storage().nbytes())} each, {human_bytes(cured)} in three steps")
 subject = "last token of 64, leak / with a clone"
 claims.record("T14", "a view keeps the whole tensor", subject, leaked / cured, "times", 32, 128)
@@ -408,7 +413,7 @@ quarter_guess.reveal(steps["a quarter of the rows"].peak_bytes / steps["plain"].
 # %% [markdown] name="cursor_explained"
 # Answer three questions from the figure before you unfold the answers.
 #
-# 1. The cursor starts at the peak of the plain step. Which operation is running, and which tensors of the size of the logits are alive?
+# 1. The cursor starts at the peak of the plain step. Which operation is running, and which logits-sized tensors are alive?
 # 2. With every block checkpointed, is the peak in the same operation?
 # 3. With a quarter of the rows, which categories shrink, and which do not?
 #
@@ -480,12 +485,12 @@ my_guess = None  # 24 MiB beside 40 in 100: 1 or 0
 ### BEGIN GUESS
 my_guess = 1  # 60 of 100 are not allocated
 ### END GUESS
-holes_guess = Prediction("24 MiB fits beside 40 MiB in 100", my_guess, "(1: yes)")
+holes_guess = Prediction("24 MiB fits beside 40 MiB in 100 MiB", my_guess, "(0 = no, 1 = yes)")
 my_guess = None  # 400 MiB in 512, of which 384 are reserved: 1 or 0
 ### BEGIN GUESS
 my_guess = 0  # the free segments have 64 MiB each, and only 128 MiB were never reserved
 ### END GUESS
-cached_guess = Prediction("400 MiB fits where 384 of 512 is reserved but free", my_guess, "(1: yes)")
+cached_guess = Prediction("400 MiB fits where 384 of 512 MiB is reserved but free", my_guess, "(0 = no, 1 = yes)")
 
 
 # %% name="fragmentation"
@@ -528,7 +533,7 @@ pools = {
 show(
     segments_figure(pools, capacity=100 * MiB, wanted=24 * MiB),
     "The first GPU, along its addresses: blocks of 5 MiB in use alternate with gaps of 5 MiB up to 80 MiB; the last "
-    "20 MiB were never reserved. The 24 MiB wanted are longer than any gap, and than the part that was never reserved. An "
+    "20 MiB were never reserved. The 24 MiB request is longer than any gap, and longer than the part that was never reserved. An "
     "expandable segment can join its last gap to that part: 25 MiB.",
 )
 
@@ -568,7 +573,7 @@ if device.type == "cuda":
     settings = torch.cuda.memory._snapshot()["allocator_settings"]
     print("expandable segments in the allocator:", settings["expandable_segments"])
 else:
-    print("expandable segments: not applicable, only CUDA has this allocator")
+    print("expandable segments: not applicable: only CUDA has this allocator")
 
 # %% [markdown] name="real_text"
 # The next cell sets an artificial limit on a GPU. The first large request succeeds after a retry; the second fails. If this machine has no NVIDIA GPU, the cell runs on a **virtual** one: inside `virtual_gpu`,
@@ -703,7 +708,7 @@ class OnDevice:
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def release(self, block):
-        del block  # the replay's dictionary has let go of it already
+        block.untyped_storage().resize_(0)  # frees it, whoever still refers to the tensor
 
     allocated = property(lambda self: torch.cuda.memory_allocated() - self.before[0])
     reserved = property(lambda self: torch.cuda.memory_reserved() - self.before[1])
@@ -772,7 +777,7 @@ claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 
 # %% [markdown] name="varied_explained"
 # A segment that fits one length is too small for a longer one, and wasteful for a shorter one, so the cache keeps growing. Here the forums' advice works:
-# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much without that price.
+# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much and grow page by page.
 
 # %% [markdown] name="play_text"
 # ### Explore
@@ -822,7 +827,7 @@ for expandable in (False, True):
         break
 
 # %% [markdown] name="play_explained"
-# Both settings need more than the peak. The allocator reserves complete segments, or complete pages (of 20 MiB, in the small pool of 2 MiB), and the last one is rarely full.
+# Both settings need more than the peak. The allocator reserves complete segments, or complete pages (20 MiB each, or 2 MiB in the small pool), and the last one is rarely full.
 #
 # ## 6 · Claims and measurements
 #
@@ -839,7 +844,7 @@ claims
 #   not another allocator setting.
 # - A snapshot shows what was never freed, and the line of Python that allocated it. A view keeps the whole storage alive: clone what you keep.
 # - A caching allocator requests a segment once and then reuses it, so it makes few requests to CUDA and reserves more than the tensors need.
-# - `empty_cache` does not lower what equal steps need. Where lengths change, it does, and so do expandable segments, which need no new segments in every step.
+# - `empty_cache` does not lower what equal steps need. Where lengths change, it does, and so do expandable segments.
 #
 # **What to reach for when.** Memory grows from step to step: take a snapshot, and look for what was never freed. Reserved memory is far above allocated memory: try expandable segments. A step
 # needs too much memory at its peak: find the operation and the category, as in [[oom_clinic]].

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | find the moment, the operation and the category of a memory peak; diagnose and cure six common memory problems; read a snapshot that was taken at an out-of-memory error; choose between `no_grad` and `inference_mode`; try a failed step again |
-# | Time | 75 to 85 minutes; a good place to stop is after section 2 |
+# | Time | 75 to 85 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[memory_profiling]]; [[activation_checkpointing]] helps |
@@ -89,7 +89,7 @@ with MemoryMeter(patient, optimizer) as meter_a:
 show_table(stage_table(meter_a))
 show(
     meter_a.plot("Patient A"),
-    "Activations rise in four steps like a staircase: nothing is freed until the function returns.",
+    "Activations rise in four steps like a staircase: no activation is freed until the function returns.",
 )
 
 # %% [markdown] name="task_a"
@@ -161,7 +161,7 @@ life_guess = Prediction("Patient A runs out of memory in step", my_guess, "")
 if device.type != "cuda":
     life = life_of_a(20)
     life_guess.reveal(len(life.steps), how="simulated")
-    print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; by line, when the memory runs out:")
+    print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; held when memory runs out, by line:")
     for line, nbytes in life.owners.lines.most_common(3):
         print(f"{human_bytes(nbytes):>12}  {line}")
     show(
@@ -330,7 +330,7 @@ hint("oom_clinic.evaluation")
 # PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
 # kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** A thousand additions of *four numbers*, with two views each, run under both. How many times as fast as under `no_grad` are they under `inference_mode`?
+# **Predict.** Run a thousand additions of *four numbers*, each with two views, under both. How many times as fast as `no_grad` is `inference_mode`?
 
 # %% name="inference_guess"
 my_guess = None  # times as fast
@@ -379,16 +379,16 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
 # - **Time.** `inference_mode` saves a little for each operation and each view. For such small operations, that is a noticeable share of the time. The interval above tells you
-#   whether it shows in the evaluation: an interval that includes 1 shows nothing, whatever the two times are.
+#   whether it shows in the evaluation: an interval that includes 1 shows no difference, whatever the two times are.
 # - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
-#   computed under `inference_mode` cannot be fed to a layer that trains.
+#   computed under `inference_mode` cannot be fed directly to a layer that trains; clone them outside the block first.
 #
 # In a training loop's evaluation, use either. If the results feed training, use `no_grad`.
 
 # %% [markdown] name="patient_d_text"
 # ## 4 · Patient D
 #
-# "Forward and backward fit, I checked. Then it dies in the very first `optimizer.step()`." Adam allocates its state in the first step: two numbers per
+# "Forward and backward fit; I checked. Then it dies in the very first `optimizer.step()`." Adam allocates its state in the first step: two numbers per
 # parameter.
 #
 # **Predict.** In the second step, the state is already there. How high is the peak of its `optimizer.step()`, relative to the first step's?
@@ -442,7 +442,7 @@ hint("oom_clinic.optimizer")
 #
 # "We only log the mean of every layer's output. No parameter needs a gradient, and nothing is trained."
 #
-# **Predict.** What is the ratio of temporaries at the peak with the hooks to those without?
+# **Predict.** At the peak, how many times as many bytes of temporaries are alive with the hooks as without?
 
 # %% name="patient_e_guess"
 my_guess = None  # times
@@ -485,7 +485,7 @@ print(f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of which te
 # `outputs` keeps every layer's output until the next batch replaces it. So all of them are alive at once, as in training.
 #
 # **Contract.** `log_means(model, means)` registers hooks on all leaf modules of `model`. After a forward pass `means[name]` is the mean of that module's
-# output (a number, or a tensor without a graph). No output outlives its use, even in training.
+# output (a number, or a tensor without a graph). The hook keeps no output alive, even in training.
 
 
 # %% name="hook" answer=true reveal=true
@@ -622,7 +622,7 @@ retry_guess.reveal(peaks[inside])
 print(f"second try after the except block: {peaks[after]:.0f} MiB")
 
 # %% [markdown] name="retry_explained"
-# Inside the block, the failed step's activations are still alive: a caught exception holds its **traceback**, the traceback holds the frames, and the frames hold their local variables. Set a flag in the `except` block, leave it, then retry. In a notebook the last traceback
+# Inside the block, the failed step's activations are still alive: a caught exception holds its **traceback**, the traceback holds the frames, and the frames hold their local variables. Set a flag in the `except` block, leave it, then retry. In a notebook the traceback of an uncaught error
 # also stays alive between cells (`sys.last_traceback`), and the failed step's tensors with it.
 
 # %% [markdown] name="summary_text"
@@ -651,7 +651,9 @@ patient_sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
 adam = make_optimizer(tower.parameters())
 observed = SmallGPT(context=64, layers=2, width=64).to(device).requires_grad_(False)
 log_means(observed, {})
-regressor.zero_grad()
+for model in (head, regressor):
+    model.zero_grad()
+hidden.grad = None
 
 
 def two_steps():
@@ -683,7 +685,7 @@ claims
 #
 # - Moment, operation, category, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the category.
 # - A snapshot shows where memory was allocated, not which reference keeps it alive.
-# - A checkpointed head does not lower a peak at the loss, because all logits return when the backward pass starts. Chunks of rows, each checkpointed, do.
+# - A checkpointed head does not lower a peak at the loss, because all logits are recomputed when the backward pass starts. Chunks of rows, each checkpointed, do.
 # - `no_grad` and `inference_mode` take the same memory. Results that feed training need `no_grad`.
 # - Retry after the `except` block, not inside it.
 #

@@ -13,7 +13,7 @@ from .pretend_gpu import PretendGPU
 Script = list[tuple[str, int]]  # ("allocate", bytes) or ("release", number of the allocation, from 0)
 Row = dict[str, Any]
 _FIRST = 1 << 32  # address of a GPU's first segment
-_NAMES = {"at": "the address, counted from the first segment,", "allocated": "`allocated`", "reserved": "`reserved`"}
+_NAMES = {"at": "the address, relative to the first segment,", "allocated": "`allocated`", "reserved": "`reserved`"}
 
 
 def _play(make: Callable[[PretendGPU], Any], script: Script, capacity: int | None = None) -> list[Row]:
@@ -131,7 +131,7 @@ class KeepsPoolsApart(OnScripts):
 class TakesTheBestFit(OnScripts):
     """The smallest free block that is large enough is used; among equal ones, the one with the lowest address."""
 
-    fields, look = ("at",), "The smallest free block that is large enough is the right one."
+    fields, look = ("at",), "Take the smallest free block that is large enough; among equal ones, the lowest address."
     hint = "min() of tuples (size, address) compares sizes first, and then addresses."
 
     @classmethod
@@ -257,7 +257,7 @@ class HoldsInALongRun(OnScripts):
 
     fields, look = (
         ("at", "allocated", "reserved"),
-        "Everything together: shorten this run until you see which rule it needs.",
+        "This run exercises all the rules together; shorten it until you see which one fails.",
     )
     capacity = 400 * MiB
     hint = "Do all checks above pass? Then look at blocks that were split and merged several times."

@@ -28,6 +28,12 @@ def _all(line: int) -> list[Event]:
     return [{"name": "unwind::unwind()", "filename": "??", "line": 0}, gather, kernel, *_python(line)]
 
 
+def _library(line: int) -> list[Event]:
+    """Return frames of which the first one outside of PyTorch is a library's, in a folder with a similar name."""
+    other = {"name": "forward", "filename": "/venv/lib/python3.12/site-packages/torchtune/modules.py", "line": line}
+    return [{"name": "forward", "filename": TORCH, "line": 134}, other, MAIN]
+
+
 def _meters(line: int) -> list[Event]:
     """Return the frame of the meter's own files: an operation, and no file."""
     return [{"name": METERS[LINES.index(line)], "filename": "activations; forward head (Linear)", "line": 0}]
@@ -120,7 +126,7 @@ class AddsUpWhatIsLeft(_Reads):
 
 
 class NamesYourOwnLine(_Reads):
-    """The place is the first frame of your own Python, else the name of the first frame, else "no frames"."""
+    """The place is the first Python frame outside of PyTorch, else the name of the first frame, else "no frames"."""
 
     hint = (
         "Print the frames of one event of each kind. C++ frames come first, then PyTorch's Python, then yours.\n"
@@ -131,7 +137,7 @@ class NamesYourOwnLine(_Reads):
     @staticmethod
     def probe(seed: int, still_there: StillThere) -> Evidence:
         forms = {'CUDA, stacks="all"': _all, 'CUDA, stacks="python"': _python, "the meter's file": _meters}
-        forms["CUDA, a block of the backward pass"] = _none
+        forms |= {"CUDA, a block of the backward pass": _none, "CUDA, a block of another library": _library}
         seen: Evidence = {}
         for case, frames in forms.items():
             made = _MadeTrace(seed + 9, frames)

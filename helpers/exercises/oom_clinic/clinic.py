@@ -46,7 +46,9 @@ def _another(seen: list[float], right: list[float]) -> str | None:
             f"is that of the loss itself. The caller multiplied the loss by {UPSTREAM:g}: multiply by the gradient "
             "that `backward` receives"
         )
-    return f"has {seen[0] / right[0]:.3g} times the norm of the correct one, and differs from it in direction or order"
+    ratio = seen[0] / right[0]
+    size = "about the norm" if abs(ratio - 1) < 0.01 else f"{ratio:.3g} times the norm"
+    return f"has {size} of the correct one, and differs from it in direction or order"
 
 
 class _Clinic(Check):
@@ -183,7 +185,10 @@ class HeadInChunks(_Clinic):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "returned" in seen:
-            return f"head_loss returns {seen['returned']}; expected a scalar tensor that backward() can start from."
+            return (
+                f"head_loss returns {seen['returned']}; expected a scalar tensor with a graph, from which backward() can "
+                "start. (Are rows left out?)"
+            )
         if "without" in seen:
             return f"{seen['without'][0]} gets no gradient: an operation between it and the loss cuts the graph."
         wrong = _Clinic.judge(seen, expected)
@@ -315,7 +320,7 @@ def _around_hooks(model: nn.Module, register: Callable[[], Any]) -> list[str]:
 
 
 class HookKeepsNoOutput(_Clinic):
-    """The means of all outputs are logged, and no output outlives its use."""
+    """The means of all outputs are logged, and the hook keeps no output alive."""
 
     hint = (
         "A hook that stores a tensor keeps it alive. Which number does the log need?\n"
@@ -364,7 +369,7 @@ class HookKeepsNoOutput(_Clinic):
             )
         wrong = _Clinic.judge(seen, expected)
         if wrong and wrong.startswith(MORE):
-            return f"{wrong} Does something that outlives the hook refer to an output?"
+            return f"{wrong} Does the hook copy an output, or does something that outlives it refer to one?"
         return wrong
 
 
