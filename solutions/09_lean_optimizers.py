@@ -168,7 +168,7 @@ for way, more in COUNTED.items():
 print(claims)
 
 # %% [markdown] name="count_explained"
-# (C11 is the claim's number in this course's list; a claim *holds* here between 63% and 70%.) Two thirds is right in one case, *plain* SGD with the master weights: 4 is a third of 12. SGD with momentum, which is what people usually mean by SGD, saves half of the state, and a quarter of everything static. So give bytes per parameter, not a percentage.
+# (C11 is the claim's number in this course's list; here the claim *holds* if the saving is between 63% and 70%.) Two thirds is right in one case, *plain* SGD with the master weights: 4 is a third of 12. SGD with momentum, which is what people usually mean by SGD, saves half of the state, and a quarter of everything static. So give bytes per parameter, not a percentage.
 #
 # ## 2 · The same state in fewer bits
 #
@@ -425,7 +425,7 @@ show(
 #
 # ### The same bytes, the other codebook
 #
-# Train the GPT for ten steps with each codebook. A uniform guess over 256 bytes has a loss of ln 256, which is 5.5.
+# Train the GPT for ten steps with each codebook. A uniform guess over the 256 byte values has a loss of ln 256, which is 5.5.
 
 # %% name="control"
 for name, books in BOOKS.items():
@@ -602,9 +602,9 @@ show_table(table)
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
-# - `parameters` is an iterable of tensors that can be iterated over only once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
+# - `parameters` is an iterable of tensors; iterate over it only once, because it may be a generator. Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
 # - `make_optimizer([p])` makes an optimizer for the list it is given. Make one per trained parameter, once, before the first backward pass, and return them all, in any order. A schedule sets `group["lr"]` in them, and each step must use it.
-# - From then on `loss.backward()` updates each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
+# - From then on `loss.backward()` updates each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and the gradients are never all alive at once. The result equals that of one optimizer for all parameters.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
 
 
@@ -677,7 +677,7 @@ for name, meter in {"step after the backward pass": outside, "step inside": insi
     print(f"   in {meter.peak_at}: {there}")
 show(
     outside.plot("AdamW, step after the backward pass"),
-    "Memory over a step, by category: gradients pile up to the end of the backward pass.",
+    "Memory over a step, by category: gradients pile up until the end of the backward pass.",
 )
 show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a series of narrow spikes.")
 a_token = outside.largest["activations"] / ids.numel()
@@ -765,7 +765,7 @@ show(
 # %% [markdown] name="sweep_explained"
 # With many tokens the peak is where the activations are highest, at the start of the backward pass. There are hardly any gradients and no temporaries of AdamW's step at that moment, so neither `foreach` nor the step inside makes a difference.
 #
-# *State* is always there, so a leaner optimizer saves about the same number of bytes at any size. The lowest line differs in two ways, 8 bits and the step inside; at the right end the smaller state counts, less the FP32 temporaries of `Adam8`'s own step, which runs while most activations are still alive.
+# *State* is always there, so a leaner optimizer saves about the same number of bytes at any size. The lowest line differs in two ways, 8 bits and the step inside; at the right end, what counts is the saving in state minus the FP32 temporaries of `Adam8`'s own step, which runs while most activations are still alive.
 #
 # ### What it rules out
 #
@@ -875,16 +875,16 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0.
-# - A second moment in BF16 stops decaying far too early. 8-bit moments need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero is a division by almost zero.
+# - State in bytes per parameter: SGD, 0; momentum, Lion and Muon, 4; Adam, 8; 8-bit Adam, a little over 2, 4-bit a little over 1, Adafactor almost 0.
+# - A second moment in BF16 stops decaying far too early. 8-bit moments need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero means dividing by almost zero.
 # - `foreach` holds one more copy of the weights in its step; `fused` does not.
 # - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.
 #
 # | Your peak | Reach for |
 # |---|---|
 # | in the optimizer step | `fused=True`: costs nothing |
-# | state, throughout | 8-bit AdamW; [[muon_and_in_place]] tries Muon and Adafactor |
-# | gradients, and you need no accumulation | the step inside the backward pass |
+# | is mostly optimizer state | 8-bit AdamW; [[muon_and_in_place]] tries Muon and Adafactor |
+# | is mostly gradients, and you need no accumulation | the step inside the backward pass |
 # | where activations are highest | other labs: [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
 #
 # **Sources.**

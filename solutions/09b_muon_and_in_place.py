@@ -56,7 +56,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · A step from a few matmuls
 #
-# An optimizer's state decides much of the memory of training. In FP32, AdamW keeps 8 bytes per parameter, Muon and SGD with momentum keep 4, and Adafactor almost none ([[lean_optimizers]] counts them). This lab asks what you pay for the difference.
+# An optimizer's state accounts for much of the memory used in training. In FP32, AdamW keeps 8 bytes per parameter, Muon and SGD with momentum keep 4, and Adafactor almost none ([[lean_optimizers]] counts them). This lab asks what you pay for the difference.
 #
 # Muon starts from the momentum of a matrix and moves its **singular values** toward 1, so that the weights also move in directions in which gradients are small. This takes a few matmuls and no decomposition (**Newton-Schulz**). For a matrix *X* whose singular values are at most 1, one iteration is
 #
@@ -437,7 +437,7 @@ unigram = UNIGRAM[text.test_x[1 : 64 * LM_LENGTH + 1].cpu()].mean().item()
 print(f"GPT's test ids: unigram loss {unigram:.3f}")
 for rival in ("Muon", "Adafactor", "AdamW"):
     left = [found["GPT", rival, rate["GPT", rival], seed][1] for seed in seeds_of["GPT", rival]]
-    print(f"   {rival}: clearly below the unigram loss from step " + " and ".join(f"{step:g}" for step in left))
+    print(f"   {rival}: first clearly below the unigram loss at steps " + " and ".join(f"{step:g}" for step in left))
 eight, full = (
     statistics.mean(found["MLP", n, rate["MLP", n], seed][0] for seed in range(3)) for n in ("Adam8", "Adam")
 )
@@ -453,12 +453,12 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # - **MLP.** 8 bits make no clear difference.
 # - **Convolutional network.** There is no clear difference between SGD and AdamW.
-# - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
+# - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its results vary widely from seed to seed.
 # - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 160 steps their test loss is still lower. Part of the gap may be this head start.
 #
 # One explanation for SGD on the vision transformer (Zhang et al. 2024): the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# (*Held* for 8-bit Adam means a test loss at most 1.15 times FP32's.) What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the rate search printed *at the edge* (it may not have), a rate beyond that edge might do better. Higher rates were tried for AdamW on the text (0.004, 0.01 and 0.03, outside this notebook): none comes near the loss at 0.001. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# (*Held* for 8-bit Adam means a test loss at most 1.15 times FP32's.) What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the rate search printed *at the edge* (it may not have), a rate beyond that edge might do better. Higher rates were tried for AdamW on the text (0.004, 0.01 and 0.03, outside this notebook): none came near the loss at 0.001. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 4 · Zeroed gradients
 #
@@ -507,7 +507,7 @@ for n in (16, 512):
 freed, zeroed = on_one_scale(pair, ("Two steps, gradients set to None", "Two steps, gradients set to zero"))
 show(
     freed,
-    "Memory over two steps, by category: the gradients end with each step.",
+    "Memory over two steps, by category: the gradients are freed at the end of each step.",
 )
 show(
     zeroed,
@@ -627,7 +627,7 @@ if versions_guess:
     print(f"You guessed {sum(map(str.__eq__, versions_guess, found))} of {len(found)} right.")
 
 # %% [markdown] name="silent_text"
-# Multiplying by a number saves nothing of its result, and the sine saves its input, so changing their output does no harm. exp and relu save their *output*. A leaf that requires a gradient must not be changed in place at all, except under `torch.no_grad()`, as in an optimizer's step.
+# Multiplying by a number does not save its result, and the sine saves its input, so changing their outputs does no harm. exp and relu save their *output*. A leaf that requires a gradient must not be changed in place at all, except under `torch.no_grad()`, as in an optimizer's step.
 #
 # The rule: **a saved tensor must not change.** The error comes late, in the backward pass. `torch.autograd.set_detect_anomaly(True)` names the forward operation.
 #
@@ -663,10 +663,10 @@ _ = attempt("through .detach(), which shares the version", add_through_detach)
 #
 # **Contract.** `forward(ctx, x)` limits `x` in place and returns it. `backward(ctx, gradient)` returns the gradient of the input. A layer calls `HardtanhInPlace.apply(x)`.
 #
-# - Results and gradients equal those of `F.hardtanh`, also at exactly -1 and 1. `gradient` is not changed.
+# - Results and gradients equal those of `F.hardtanh`, even at exactly -1 and 1. `gradient` is not changed.
 # - `forward` allocates nothing of the size of `x`, not even a mask.
 # - For the backward pass, only the result is kept.
-# - Autograd knows about the change. A leaf that requires a gradient is refused. If an earlier operation has saved `x`, or if the result is changed afterwards, the backward pass raises an error. After the call, a gradient that goes through the variable `x` is the same as through the result.
+# - Autograd knows about the change. A leaf that requires a gradient is refused. If an earlier operation has saved `x`, or if the result is changed afterwards, the backward pass raises an error. After the call, the gradient through the variable `x` is the same as the gradient through the result.
 
 
 # %% name="hardtanh" answer=true reveal=true
@@ -727,7 +727,7 @@ claims
 #
 # - Muon's step comes from a few matmuls (Newton-Schulz), and its state is one momentum per matrix. Very small singular values stay small.
 # - A verdict on an optimizer holds only for a model, a schedule and a number of steps. Give each optimizer its best rate, repeat with other seeds, and ask what a trivial model reaches.
-# - 8-bit Adam matches Adam on a small MLP. SGD with momentum matches AdamW on a small convolutional network, and not on a vision transformer.
+# - 8-bit Adam matches Adam on a small MLP. SGD with momentum matches AdamW on a small convolutional network, but not on a vision transformer.
 # - Zeroed gradients raise the peak by up to a copy of the weights. Gradients set to None do not.
 # - In training, an in-place activation saves memory if its derivative follows from the output and the input would otherwise have been saved.
 # - A saved tensor must not change. Never write through `.data`.

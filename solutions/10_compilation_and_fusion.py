@@ -62,7 +62,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them with one kernel, which keeps intermediate results in registers.
 #
-# Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n (x + x reads x once). An operation on a tensor and a constant reads n and writes n.
+# Below is GELU as its paper defines it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n (x + x reads x once). An operation on a tensor and a constant reads n and writes n.
 #
 # In units of n, how many numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
@@ -79,7 +79,7 @@ print(eager_traffic.table(x.nbytes))
 fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
 
 # %% [markdown] name="machine_text"
-# `traffic` gets the sizes of the tensors from PyTorch's dispatcher, through which every operation passes. It does not know about caches. (On a CPU our tensors are 32 MiB. That is more than the caches of most laptops hold, but a large server's last-level cache can have hundreds of MiB. There part of the traffic below goes to the cache, not to memory. On a GPU the tensors are at least eight times as large as its L2 cache, which then keeps almost nothing from one operation to the next.)
+# `traffic` gets the sizes of the tensors from PyTorch's dispatcher, through which every operation passes. It does not know about caches. (On a CPU our tensors are 32 MiB. That is more than the caches of most laptops hold, but a large server's last-level cache can hold hundreds of MiB. On such a server, part of the traffic below goes to the cache, not to memory. On a GPU the tensors are at least eight times as large as its L2 cache, which then keeps almost nothing from one operation to the next.)
 #
 # How long should the traffic take? A machine has two limits: the bytes it moves per second, and the floating-point operations it does per second. Measure the first with a copy, the second with a matmul.
 
@@ -93,7 +93,7 @@ print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation per 12 bytes. Most operations in a network other than matmuls are similar.
+# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation per 12 bytes. Apart from matmuls, most operations in a network are similar.
 #
 # One more cost has to be separated out before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
@@ -226,7 +226,7 @@ else:
     compiled = compare(lambda: gelu(x), lambda: fused_gelu(x), runs=5)
     print("as usually written: eight operations -> torch.compile", compiled)
     repaid = cold / (compiled.before.median - compiled.after.median)
-    print(f"the cold start pays off after {repaid:,.0f} calls" if repaid > 0 else "the cold start never pays off")
+    print(f"the cold start is recouped after {repaid:,.0f} calls" if repaid > 0 else "the cold start is never recouped")
     print("with out=: F.gelu -> torch.compile", compare(one_there, lambda: fused_into(x, target), runs=5))
     subject = f"GELU, {x.numel() / 1e6:.0f} million numbers"
     claims.record("T17", "torch.compile makes it faster", subject, compiled.speedup, "times", 1.05, math.inf)
@@ -270,7 +270,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# These are predictions by the roofline, not measurements: each operation takes as long as its FLOPs or its bytes, whichever takes longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
+# These are predictions from the roofline model, not measurements: each operation takes as long as its FLOPs or its bytes, whichever takes longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
@@ -349,7 +349,7 @@ hint("compilation_and_fusion.repair")
 #
 # - When PyTorch passes a graph to the backend, append to `made` how many operations the graph has: the nodes of `graph.graph.nodes` whose `op` starts with `call_`. (The other nodes are inputs and the output.)
 # - Each time a graph runs, append its index in `made` to `ran`. A graph does not run when it is made.
-# - A compiled function returns the same numbers and gradients as in eager mode.
+# - A compiled function returns the same numbers and gradients as it does in eager mode.
 # - One backend may serve several functions, each with several graphs.
 
 
@@ -415,7 +415,7 @@ print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per funct
 
 # %% [markdown] name="shapes_explained"
 # - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no new graphs, but keeps those that it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
-# - **The default** makes the length a variable when it sees a second length. That graph serves all other lengths, in the second round the first one, too.
+# - **The default** makes the length a variable when it sees a second length. That graph serves all other lengths and, in the second round, the first one as well.
 # - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
 # ### Why was it recompiled?
@@ -498,7 +498,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. Why it does not, no cell shows; a likely reason is that a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator, which includes what compiled graphs allocate. To tell all categories apart, the meter has to see single operations, so it would run compiled code uncompiled.)
+# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator, which includes what compiled graphs allocate. To tell all categories apart, the meter has to see individual operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -584,7 +584,7 @@ claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole
 if over_time["eager"].timeline:
     explore(
         lambda how: over_time[how].plot(f"Second micro-batch, {how}: peak {peaks[how]:.2f} P"),
-        "Memory over time: compiled as a whole, temporaries rise layer by layer; otherwise only one layer's exist at a time.",
+        "Memory over time: compiled as a whole, temporaries rise layer by layer; otherwise the temporaries of only one layer exist at a time.",
         how=("as a whole", tuple(over_time)),
     )
 else:
@@ -593,7 +593,7 @@ else:
 # %% [markdown] name="rise_cause"
 # The peak is higher by nearly a full P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step. (No cell here measures that.)
 #
-# The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
+# The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For identical blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
 # Two more increases occur only on a GPU:
 #
@@ -707,7 +707,7 @@ autocast_guess.reveal(graphs_made(), "counted")
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #
-# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. The next cell shows PyTorch's deprecation warning and what TorchScript gains for GELU here. On a CPU, PyTorch's builds leave its fuser out, so only a GPU gets a verdict:
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. The next cell shows PyTorch's deprecation warning and what TorchScript gains for GELU here. On a CPU, PyTorch's builds leave out TorchScript's fuser, so only a GPU gets a verdict:
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -767,7 +767,7 @@ claims
 # | You see | Reach for |
 # |---|---|
 # | many pointwise operations, the same shapes for thousands of steps | `torch.compile`, block by block |
-# | a short run, or shapes that keep changing | measure whether the first call ever pays off |
+# | a short run, or shapes that keep changing | measure whether the cost of the first call is ever recouped |
 # | short kernels on a fast GPU | CUDA graphs |
 # | attention's scores or the logits at the peak | [[fused_kernels]] |
 #

@@ -87,7 +87,7 @@ print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
-# By bytes, the fused norm should be 10 / 4 = 2.5 times as fast, and it has no expensive arithmetic such as GELU's tanh. The next cell times it on tensors of two sizes, 8 MiB and several times that, with preallocated results. (It takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
+# Going by bytes alone, the fused norm should be 10 / 4 = 2.5 times as fast, and it has no expensive arithmetic such as GELU's tanh. The next cell times it on tensors of two sizes, 8 MiB and several times that, with preallocated results. (It takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
 #
 # **Predict.** By what factor is the fused norm faster on tensors of 8 MiB?
 
@@ -194,7 +194,7 @@ else:
 # %% [markdown] name="attention_text"
 # ## 2 · Attention without its scores
 #
-# The scores of attention, T × T per head, are the largest tensor of a long sequence, and they are only an intermediate result: a softmax turns them into weights, and the result is the weighted mean of the values.
+# The scores of attention, T × T per head, are the largest tensor when sequences are long, and they are only an intermediate result: a softmax turns them into weights, and the result is the weighted mean of the values.
 #
 # To fuse the three steps (scores, softmax, weighted mean), a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the full row, and subtracts its maximum first, so that `exp` does not overflow.
 #
@@ -340,7 +340,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
-# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
+# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after another, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this does not have to cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
 # - PyTorch's own version moves q, k, v and the result, and nothing else that `traffic` could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles; this count leaves those reads out, but the count at the end of this section includes them.
 #
@@ -356,7 +356,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - `scores` (R, C) and `values` (C, d) are the tile; `largest` (R,), `total` (R,) and `weighted` (R, d) are defined as above, and start with -inf, 0 and 0.
 # - All are FP32. Each row of scores has at least one finite score. Scores of several thousand must not produce an infinity or a NaN.
 # - Use Triton's functions only: `tl.maximum`, `tl.max(x, axis)`, `tl.sum(x, axis)`, `tl.exp`, and `tl.dot(a, b, input_precision="ieee")`, which does not round to TF32.
-# - R, C and d may differ. A factor per row needs `[:, None]`: Triton broadcasts from the right, as NumPy does, so in a square tile (R,) times (R, d) would multiply columns without an error.
+# - R, C and d may differ. A factor per row needs `[:, None]`: Triton broadcasts from the right, as NumPy does, so where R = d, (R,) times (R, d) would multiply columns without an error.
 
 # %% name="merge" answer=true reveal=true
 if HAS_TRITON:
@@ -476,7 +476,7 @@ print(plain_run[0])
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, even when the loss is scaled or added to others. Under `no_grad` the loss is the same. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
 # - At most `chunk` rows of logits exist at a time, in either pass, and each matmul is done once: the backward pass makes no logits.
-# - At most three tensors of the size of a chunk's logits exist at a time (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
+# - At most three tensors of the size of a chunk's logits exist at a time (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at a time, not fewer (except in the last chunk).
 # - For 16-bit inputs, compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
 #
 # Use `torch.autograd.Function`: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
@@ -549,7 +549,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it chooses the size of its chunks, and may take far smaller ones. With chunks of 128 it still holds less than the reference solution (yours may differ): PyTorch works in place and holds one tensor of a chunk where the reference holds two (4 MiB each). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
+# PyTorch's own version uses the same idea. By default it chooses the size of its chunks, and may take far smaller ones. With chunks of 128 it still holds less than the reference solution (yours may differ): PyTorch works in place and holds one tensor of a chunk where the reference holds two (4 MiB each). The rest of the difference matches the size of the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
 # Variables keep tensors alive. If a variable still refers to the last chunk's gradient while the next logits are made, that costs one more chunk (4 MiB). The check tests for it.
 
@@ -571,7 +571,7 @@ for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entr
 # %% [markdown] name="play_text"
 # ### Explore
 #
-# Smaller chunks lower the peak, but they also make each chunk's matmuls smaller, and a GPU needs large ones to be busy. Where does the peak stop falling, and which tensors hold it there?
+# Smaller chunks lower the peak, but they also make each chunk's matmuls smaller, and a GPU needs large ones to stay busy. Where does the peak stop falling, and which tensors hold it there?
 
 # %% name="play"
 by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512)}

@@ -55,8 +55,8 @@ class MatchesAttention(Check):
     """The result is that of causal attention: softmax(q kᵀ / √d) v, in which no row attends to a later column."""
 
     hint = (
-        "Scale the scores by 1 / √d, and mask before the softmax: columns that a row must not attend "
-        "to have the score -inf.\n"
+        "Scale the scores by 1 / √d, and mask before the softmax: give a score of -inf to the "
+        "columns that a row must not attend to.\n"
         "Only the tile on the diagonal is masked in part. When a row of tiles is done, divide weighted by total."
     )
 
@@ -146,7 +146,7 @@ class ScoresNeverWhole(Check):
 class SkipsWhatIsMasked(Check):
     """Tiles above the diagonal, in which everything is masked, cost no matmul."""
 
-    hint = "Rows from `top` on attend to no column beyond `top + tile`. Where does the loop over columns end?"
+    hint = "The rows of the tile that starts at `top` attend to no column from `top + tile` on. Where does the loop over columns end?"
 
     @staticmethod
     def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:

@@ -20,7 +20,7 @@ class MatchesTheWholeLogits(Check):
     """Loss and gradients are those of F.cross_entropy on all logits, whatever the chunk and whatever comes after."""
 
     hint = (
-        "Which factor does backward() receive, and where is the division by the rows that count?\n"
+        "Which factor does backward() receive, and where do you divide by the number of rows that count?\n"
         "The gradient of a row's logits is (softmax - one at its label) / rows that count.\n"
         "Sum losses and gradients over chunks, divide once, and multiply by the gradient that backward() receives."
     )
@@ -72,7 +72,7 @@ class IgnoredRowsCountForNothing(Check):
 
     hint = (
         "Which rows count, in one chunk and in all chunks together?\n"
-        "Divide by the number of labels that are not -100, of all chunks together, and by 1 where there is none. "
+        "Divide by the number of labels that are not -100, over all chunks together, or by 1 if there are none. "
         "A row that is ignored has a gradient of zeros."
     )
 

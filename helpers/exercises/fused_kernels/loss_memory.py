@@ -20,8 +20,8 @@ class LogitsNeverWhole(Check):
         "Which tensors of a chunk are alive when the next one is made? And which matmuls are needed?\n"
         "Loop over slices of `chunk` rows. Of a chunk only its contribution to the sums may stay: compute "
         "the gradients at once, and release every variable of the chunk's tensors.\n"
-        "`ctx.needs_input_grad` says which inputs require a gradient, `torch.is_grad_enabled()`, asked before `apply`, "
-        "whether a backward() may follow."
+        "`ctx.needs_input_grad` says which inputs require a gradient; `torch.is_grad_enabled()`, called before "
+        "`apply`, says whether a backward() may follow."
     )
     ROWS, WIDTH, VOCABULARY, CHUNK = 1000, 12, 1500, 32
 

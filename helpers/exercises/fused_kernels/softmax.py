@@ -62,8 +62,8 @@ class MatchesTheSoftmax(Check):
     """After each tile, weighted / total is the softmax over all columns so far, times their values."""
 
     hint = (
-        "A new tile may raise the largest score of a row. What does that do to the sums made before?\n"
-        "The old sums were made relative to the old maximum: multiply both by exp(old maximum - new maximum).\n"
+        "A new tile may raise the largest score of a row. What does that do to the sums computed so far?\n"
+        "The old sums were computed relative to the old maximum: multiply both by exp(old maximum - new maximum).\n"
         "The new tile adds exp(scores - new maximum), summed over columns, and the same times values."
     )
 

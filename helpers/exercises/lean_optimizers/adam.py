@@ -200,7 +200,7 @@ class SmallOnesStayWhole(Check):
     """A tensor of fewer than 4,096 numbers keeps its moments in FP32 and is updated as by Adam."""
 
     hint = (
-        "Which branch does a tensor of 4,095 numbers take, and which one of 4,096?\n"
+        "Which branch does a tensor of 4,095 numbers take, and which does one of 4,096 take?\n"
         "If `p.numel() < 4096`, keep m and v in the state as they are."
     )
 
@@ -281,7 +281,7 @@ class LeavesGradientsAlone(Check):
     """A step does not change the gradients."""
 
     hint = (
-        "Did an in-place operation (`mul_`, `square_`, `p.grad = None`) change a gradient? It has "
+        "Did an in-place operation (`mul_`, `square_`) change a gradient, or did `p.grad = None` drop it? It has "
         "other uses, too: a log "
         "of its norm, or the next micro-batch, which adds to it.\n"
         "`p.grad.square()` makes a new tensor."

@@ -180,7 +180,7 @@ class OneOptimizerForEach(Check):
         "Check `parameter.requires_grad` first. A tied weight appears twice, but is one tensor: "
         "remember those that you "
         "have seen (`dict.fromkeys` drops repetitions and keeps the order).\n"
-        "`p in a_list` compares the numbers of tensors; compare by `is` or by `id(p)`."
+        "`p in a_list` compares the tensors' values; compare by `is` or by `id(p)`."
     )
 
     @staticmethod

@@ -30,7 +30,7 @@ class LimitsAsHardtanh(Check):
     """Results and gradients equal those of `F.hardtanh`, and the gradient that comes in is not changed."""
 
     hint = (
-        "Print the derivative for -1, 0 and 1. It is 0 at both ends.\n"
+        "Print the derivative at -1, 0 and 1. It is 0 at both ends.\n"
         "Multiply the incoming gradient by what `y.abs() < 1` gives, into a new tensor."
     )
     compared = False

@@ -232,7 +232,7 @@ class LeavesGradientsAlone(Check):
 
     hint = (
         "Which in-place operation changes a gradient? `p.grad.lerp_` does; `p.grad.lerp` makes a new tensor.\n"
-        "The gradient has other uses: a log of its norm, or the next micro-batch, which adds to it."
+        "The gradient has other uses: its norm may be logged, and the next micro-batch adds to it."
     )
 
     @staticmethod

@@ -186,8 +186,8 @@ class HeadInChunks(_Clinic):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "returned" in seen:
             return (
-                f"head_loss returns {seen['returned']}; expected a scalar tensor with a graph, from which backward() can "
-                "start. (Are rows left out?)"
+                f"head_loss returns {seen['returned']}; expected a scalar tensor with a graph, from which backward() "
+                "can start. (Are rows left out?)"
             )
         if "without" in seen:
             return f"{seen['without'][0]} gets no gradient: an operation between it and the loss cuts the graph."
