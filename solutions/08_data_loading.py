@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying; predict what `prefetch_factor` can and cannot hide, and what it costs |
-# | Time | 80 to 100 minutes; a good place to stop is after section 3 |
+# | Time | 75 to 100 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); with a CUDA GPU, the training step is a real one |
 # | Before this | [[start_here]] |
@@ -152,7 +152,7 @@ def train_step(batch):
 #
 # The diagnosis needs no profiler. Time the loader alone, time the step alone on one batch, and time the loop, all in seconds per batch. The fastest of several epochs counts, because other programs can only make an epoch slower.
 #
-# The next cell compares the loop with the sum of the other two.
+# Two cells on, the loop is compared with the sum of the other two.
 
 
 # %% name="diagnose"
@@ -202,9 +202,9 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
-# Divide *data* by the 64 samples of a batch. The result may be well above the full sample that was timed before, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+# Divide *data* by the 64 samples of a batch. The result may be well above the time measured earlier for a full sample. That benchmark read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
 #
-# > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
+# > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps even without workers, because the GPU works through its queue while Python decodes.
 #
 # ### The same as a picture
 #
@@ -234,7 +234,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` raises `StopIteration` at once.
 # - **One thread** draws all batches, and it is not the thread that runs the loop. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch. For example, with depth 2, while the loop works on batch 0, batches 1 and 2 have been drawn and batch 3 has not.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in a new one. The copy uses the thread's current stream. (That frees the loop from the copy. [[Workers_in_practice]] adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: in a new thread, plain `cuda` would mean GPU 0. The copy uses the thread's current stream. (That frees the loop from the copy. [[Workers_in_practice]] adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -457,7 +457,7 @@ show_table(table)
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs take their share, so `files` may stay below the number of cores; it may also exceed it a little (see *sharing* in section 3).
+# - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be slightly above it (see *sharing* in section 3).
 #
 # So
 #
@@ -500,7 +500,7 @@ claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the for
 #
 # ## 5 · `prefetch_factor` covers slow moments
 #
-# More batches in the queue do not change the average, because workers do not make batches any faster. They change how long a slow moment (a slow read, a large file) may last before the device idles.
+# More batches in the queue do not raise the rate at which busy workers make batches. They change how long a slow moment (a slow read, a large file) may last before the device idles.
 #
 # - Below, every eighth batch takes 120 ms and all others 10 ms, with two workers.
 # - The step takes 15 ms (simulated, on every device).
@@ -620,7 +620,7 @@ for name, seconds, compute in (
 show_table(table)
 
 # %% [markdown] name="summary_explained"
-# Workers hide the waiting of `far`, except for the fill of each epoch, and these epochs are short. The digits compute, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
+# Workers hide the waiting of `far`, except for the fill of each epoch, and these epochs are short. Reading the digits takes computation, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
 
 # %% name="verdicts"
 claims
@@ -629,8 +629,8 @@ claims
 # ## Recap
 #
 # - Time the data, the step and the loop. In sequence they add up; overlapped, you pay the larger one plus the fill of each epoch.
-# - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for waiting and copying.
-# - Workers ≥ seconds per batch / seconds per step. They hide waiting beyond the number of cores, computing only up to it.
+# - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for reads that wait.
+# - Workers ≥ seconds per batch / seconds per step. They hide waiting even with more workers than cores, but computation only up to the number of cores.
 # - `prefetch_factor` covers slow moments. Batches are dealt in turn, so the slow ones may all go to the same worker. Batches that wait take memory: workers × factor × batch.
 #
 # **What to reach for when.** Device idle, and the loader waits: `num_workers` from the quotient. Device idle, and the loader computes: as many workers as there are cores, then cheaper data. Only short stalls: `prefetch_factor`.

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | predict what workers cost in time and memory; send data sets and functions to spawned workers; give each worker random numbers of its own; size and repair a slow loader; make its work cheaper before adding workers; overlap copies to a GPU with kernels |
-# | Time | 75 to 95 minutes; a good place to stop is after section 4 |
+# | Time | 60 to 90 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[data_loading]] |
@@ -88,7 +88,7 @@ def per_batch(loader, step_seconds=0.0):
 #
 # One epoch of `files` has 16 batches. The next cell loads it without training, with 2 workers and with 16. The start of the workers is included in the times.
 #
-# **Predict.** By what factor does the first batch arrive later with 16 workers than with 2?
+# **Predict.** How many times as long does the first batch take to arrive with 16 workers as with 2?
 
 # %% name="guess_first"
 my_guess = None  # times as late
@@ -160,11 +160,11 @@ del names, packed
 #
 # ## 2 · Spawned workers
 #
-# So far workers may have been *forked*, as copies of a running process. That is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. `spawn` (macOS, Windows) starts a new Python that receives the data set by pickle, and `forkserver` (Linux, from Python 3.14) pickles too. With `multiprocessing_context="spawn"` you can try this on any system.
+# So far workers may have been *forked*, as copies of a running process. That is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. `spawn` (macOS, Windows) starts a new Python process, which receives the data set pickled, and `forkserver` (Linux, from Python 3.14) pickles too. With `multiprocessing_context="spawn"` you can try this on any system.
 #
 # ### What can be sent
 #
-# Pickle stores a function's *name* and module. A lambda has no name:
+# Pickle stores a function's *name* and module. A lambda has no name by which its module could find it:
 
 # %% name="lambda"
 some = DigitFiles(256)
@@ -182,7 +182,7 @@ except Exception as error:
     print(f"{type(error).__name__}: {error}".partition(" at 0x")[0])
 
 # %% [markdown] name="cures_text"
-# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
+# - Put data sets and functions into a **module**, a `.py` file that both the notebook and the workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
 # - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function.
 # - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again, and without that guard it would start workers itself, which Python refuses.
 #
@@ -211,13 +211,13 @@ for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 
 # %% [markdown] name="spawn_explained"
-# A spawned worker has to import PyTorch and the course before it can read a file. Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it, the workers stay alive and keep their memory.
+# A spawned worker has to import PyTorch and the course's helpers before it can read a file. Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it, the workers stay alive and keep their memory.
 #
 # ## 3 · Random numbers in workers
 #
 # Augmentation is random, and each worker starts with a *copy* of all state. Many articles warn that NumPy's random numbers repeat.
 #
-# The next cell draws from four sources, with two workers for two epochs, four numbers per worker and epoch:
+# The next cell draws from four sources, with two workers for two epochs, four numbers per source, worker and epoch:
 #
 # - PyTorch's global generator,
 # - Python's `random`,
@@ -327,8 +327,8 @@ hint("workers_in_practice.loader")
 #
 # - **In order.** `images` (N, 1, H, W) and `labels` (N,) hold the whole data set, and `indices` is a list of B numbers. Return B images and B labels, in the order of `indices`.
 # - **Angles.** Each image of the batch is rotated by an angle of its own, drawn uniformly from −20 to 20 degrees, and every call draws new ones.
-# - **One call.** `rotate(images, degrees)` rotates B images (B, 1, H, W), each by its own angle of `degrees` (B,). Call it once.
-# - **Source.** The angles come from PyTorch's global generator. `torch.manual_seed` repeats them, and no two workers draw the same ones (section 3).
+# - **One call.** `rotate(images, degrees)` rotates B images (B, 1, H, W), each by its own angle from `degrees` (B,). Call it once.
+# - **Source.** The angles come from PyTorch's global generator. `torch.manual_seed` makes them repeatable, and no two workers draw the same ones (section 3).
 # - **Originals.** `images` and `labels` are not changed, because the next epoch needs them.
 
 
@@ -565,7 +565,9 @@ table = [("data, and how they are loaded", "ms per batch", "device idle")]
 table += [(name, f"{1e3 * now:.1f}", f"{1 - STEP / now:.0%}") for name, now in loops.items()]
 show_table(table)
 *_, waits, repaired_loop = loops.values()
-print(f"with make_loader, {(waits - STEP) / BATCHES / repaired_loop:.0%} of the time is an epoch's first batch")
+print(
+    f"with make_loader, {(waits - STEP) / BATCHES / repaired_loop:.0%} of the time is spent waiting for an epoch's first batch (by the formula)"
+)
 del repaired
 
 # %% [markdown] name="summary_explained"
@@ -581,7 +583,7 @@ claims
 # - A forked worker copies the pages of Python objects that it only reads. Keep large data in one array or tensor.
 # - Whatever goes to spawned workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
 # - `DataLoader` seeds PyTorch's, Python's and NumPy's global generators in each worker. If a data set has its own generator, reseed it in `worker_init_fn`.
-# - Less work beats more workers: decode once, augment in batches.
+# - The cheapest fix is less work, which needs no workers: decode once, augment in batches.
 # - On a GPU (without one, this lab measures none of it): `non_blocking` from pinned memory frees the host, and a side stream, with `wait_stream` and `record_stream`, overlaps copies and kernels.
 #
 # **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream.

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | read tokens from a mapped file and count the bytes that this takes from the disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
+# | After this you can | read tokens from a mapped file and count the bytes that this reads from disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
 # | Time | 95 to 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes) |
@@ -56,14 +56,14 @@ print(f"device: cpu, torch {torch.__version__}; workers start by {start_method!r
 #
 # Tokens do not have to be decoded at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256, so its tokens take four bytes.) A real token file is often far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
 #
-# The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
+# The documents here are the paragraphs of Python's own manual, with each byte as a token, repeated many times.
 
 # %% name="tokens"
 folder = tempfile.TemporaryDirectory()
 paragraphs = [p.encode() for topic in topics.values() for p in topic.split("\n\n") if p.strip()]
 tokens = TokenFile.write(Path(folder.name) / "manual.bin", paragraphs, copies=70)
 before = psutil.Process().memory_info().rss
-tokens.forget()  # nothing of the file is in memory now; it is mapped anew
+tokens.forget()  # none of the file is in memory now; it is mapped anew
 grown = psutil.Process().memory_info().rss - before
 print(f"{len(tokens):,} documents, {len(tokens.tokens):,} tokens, a file of {human_bytes(tokens.tokens.nbytes)}")
 print(f"mapped, and {grown / 2**20:.1f} MiB of it resident in this process")
@@ -120,7 +120,7 @@ else:
 
 # %% name="read_ahead"
 windows = sorted({int(file.read_text()) for file in Path("/sys/block").glob("*/queue/read_ahead_kb")})
-print(f"no line can read more than the file: {human_bytes(tokens.tokens.nbytes)}")
+print(f"no figure above can exceed the size of the file: {human_bytes(tokens.tokens.nbytes)}")
 print(f"read-ahead of this machine's disks, in KiB: {', '.join(map(str, windows)) or 'not listed here'}")
 array, file = (len(pickle.dumps(each)) for each in (tokens.tokens[: 10**6], TokenFile(tokens.path, tokens.starts[:2])))
 print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a TokenFile with one document {file} bytes")
@@ -128,13 +128,13 @@ print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a Toke
 # %% [markdown] name="resident_explained"
 # A mapping itself uses no memory. Accesses do, and they cost more than the bytes you read, in two ways:
 #
-# - **On the disk.** The system expects sequential access and, on a miss, reads a window around that place, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). On a machine with several disks, the file is on one of them, so only one of the printed sizes applies. The resident size does not show this.
+# - **On the disk.** The system expects sequential access and, on a miss, reads a window around the missing page, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). On a machine with several disks, the file is on one of them, so only one of the printed sizes applies. The resident size does not show this.
 # - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That increases the resident size, not the disk traffic.
 #
-# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line, but keep the size of the file in mind: a line that has reached it has read the whole file, and says no more about the read-ahead.
+# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line, but keep the size of the file in mind: a figure that reaches it means that the whole file was read, and tells you nothing further about read-ahead.
 #
 # - A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else.
-# - Sequential reads use what was read ahead, all but the end: this line stops after 0.25 MiB, and what lies beyond its last read counts, too. A longer sequential read would use it.
+# - Sequential reads use everything that was read ahead, except at the end: these stop after 0.25 MiB, and what was read ahead beyond the last one counts, too. A longer sequential read would use it.
 #
 # Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
@@ -182,7 +182,7 @@ print(
 #
 # Each document ends with an **end-of-document token**, which `pack` gets as part of the document. Without it, no target would ever teach the model to stop.
 #
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
+# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token, including 0, may occur, and more than once. The inputs are not changed.
 #
 # - `ids`: the tokens of all documents in order, cut into rows of `length` tokens. Only the end of the last row is padded, with 0.
 # - `targets`: for each token, the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
@@ -305,7 +305,7 @@ for kind in ("learned", "rotary"):
 #
 # A dense mask of `length`² entries is itself a cost, and a fused attention kernel that is given such a mask does not skip the masked blocks.
 #
-# - *FlexAttention* takes the comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
+# - *FlexAttention* takes the comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it must be compiled (`torch.compile`), on a GPU or a CPU.
 # - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes, instead of a mask, the offsets at which documents start: their cumulative lengths.
 #
 # You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
@@ -383,7 +383,7 @@ share = check("tokens.shard", share)
 hint("tokens.shard")
 
 # %% [markdown] name="sharded_text"
-# The next cell builds the data set that uses `share`. Two ranks with three workers each read the first 100 blocks of the file, one after the other in this notebook.
+# The next cell builds the data set that uses `share`. Two ranks, each with three workers, share the first 100 blocks of the file; this notebook runs one rank after the other.
 
 
 # %% name="sharded"
@@ -428,7 +428,7 @@ for stay in (True, False):
 # %% [markdown] name="sharded_explained"
 # - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. Then count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
 # - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves out the remainder, as `share` does.
-# - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you write such an order.
+# - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you implement such an order.
 # - **Shuffling** is coarse here: the 64 rows of a block stay together. Large training runs shuffle the documents once, before the file is written.
 #
 # ## 4 · Stop in the middle of an epoch, and continue
@@ -536,14 +536,16 @@ later = ResumableLoader(rows, 32, seed=99)
 later.load_state_dict(state)
 both = list(zip(head + list(later), whole, strict=True))
 same = all(torch.equal(got, due) for got, due in both)
-print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all as without the interruption: {same}")
+print(
+    f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all as they would be without the interruption: {same}"
+)
 
 # %% [markdown] name="resume_explained"
 # With workers the batches are the same ones, in the same order, as [[data_loading]] promised.
 #
 # - **The state leaves out** the random numbers of augmentations. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
 # - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
-# - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you write an order that does not depend on the ranks.
+# - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you implement an order that does not depend on the ranks.
 # - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as `ResumableLoader` does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 5 · Explore

@@ -206,7 +206,7 @@ class DeliversAllInOrder(Check):
     """All batches come, once each and in order, as tuples of their tensors."""
 
     hint = (
-        "The thread puts batches into a queue, the loop takes them out: a queue keeps the order.\n"
+        "The thread puts batches into a queue, and the loop takes them out: a queue keeps the order.\n"
         "How does the loop learn that there are no more? The thread has to put something into the queue that says so.\n"
         "A batch may be a list or a tuple, of any number of tensors: tuple(... for tensor in batch)."
     )

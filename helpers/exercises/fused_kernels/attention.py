@@ -146,7 +146,10 @@ class ScoresNeverWhole(Check):
 class SkipsWhatIsMasked(Check):
     """Tiles above the diagonal, in which everything is masked, cost no matmul."""
 
-    hint = "The rows of the tile that starts at `top` attend to no column from `top + tile` on. Where does the loop over columns end?"
+    hint = (
+        "The rows of the tile that starts at `top` attend to no column from `top + tile` on. Where does the loop over "
+        "columns end?"
+    )
 
     @staticmethod
     def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
