@@ -225,7 +225,7 @@ show(
 #
 # Here is our training step with a small addition: it keeps the logits of each row's last token for a log.
 #
-# **Predict.** There are 16 rows and 1,000 tokens in the vocabulary; the logits are FP32. How many KiB does each step leave behind?
+# **Predict.** There are 16 rows, the vocabulary has 1,000 tokens, and the logits are in FP32. How many KiB does each step leave behind?
 
 # %% name="guess_leak"
 my_guess = None  # KiB per step
@@ -294,7 +294,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # - The place is `"filename:line"` of the first frame of the `alloc` that is Python outside of PyTorch: its filename ends in `.py` and does not contain `/torch/`.
 #   Above, that is `"/home/me/model.py:57"`. If an `alloc` has no such frame, as in the meter's files, the place is the `name` of its first frame. If it has no
 #   frames at all, the place is `"no frames"`.
-# - Bytes of the same place add up. A place with nothing left is not in the dictionary.
+# - Bytes from the same place are added up. A place with nothing left is not in the dictionary.
 
 
 # %% name="still_there" answer=true reveal=true
@@ -533,13 +533,13 @@ pools = {
 show(
     segments_figure(pools, capacity=100 * MiB, wanted=24 * MiB),
     "The first GPU, along its addresses: blocks of 5 MiB in use alternate with gaps of 5 MiB up to 80 MiB; the last "
-    "20 MiB were never reserved. The 24 MiB request is longer than any gap, and longer than the part that was never reserved. An "
+    "20 MiB were never reserved. The 24 MiB request is larger than any gap and larger than the part that was never reserved. An "
     "expandable segment can join its last gap to that part: 25 MiB.",
 )
 
 # %% [markdown] name="fragmentation_explained"
 # **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
-# no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB are in segments that
+# no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so the 40.69 GiB is in segments that
 # each still contain a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths). It is
 # worst when long-lived blocks sit between short-lived ones.
 #
@@ -550,9 +550,9 @@ show(
 # **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment per pool and stream, which grows at its end as needed, in pages of 20 MiB (2 MiB in the small pool).
 #
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
-# - The gaps in between are still gaps, so 30 MiB does not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
+# - The gaps in between are still gaps, so 30 MiB does not fit. (Before it refuses, the model returns those last 5 MiB, so it reports 75 MiB reserved. PyTorch returns
 #   only complete pages. The last page still holds two blocks, so PyTorch would report 80.)
-# - Free neighboring blocks merge, whatever requests they once served, because they all belong to one segment.
+# - Neighboring free blocks merge, whatever requests they once served, because they all belong to one segment.
 # - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, but only for new segments.
 #
 # **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use

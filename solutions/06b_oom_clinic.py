@@ -89,7 +89,7 @@ with MemoryMeter(patient, optimizer) as meter_a:
 show_table(stage_table(meter_a))
 show(
     meter_a.plot("Patient A"),
-    "Activations rise in four steps like a staircase: no activation is freed until the function returns.",
+    "Activations rise in four steps like a staircase: no step's saved activations are freed until the function returns.",
 )
 
 # %% [markdown] name="task_a"
@@ -128,7 +128,7 @@ train_and_log = check("oom_clinic.history", train_and_log)
 hint("oom_clinic.history")
 
 # %% [markdown] name="patient_a_text"
-# How many steps does the sick version survive? The next cell gives it a model of GPT-2's size and a virtual GPU of 24 GB, of which 23.1 GiB are available. It runs a single step first.
+# How many steps does the sick version survive? The next cell gives it a model the size of GPT-2 and a virtual GPU of 24 GB, of which 23.1 GiB are available. It runs a single step first.
 
 
 # %% name="patient_a_once"
@@ -210,7 +210,7 @@ held = None
 #
 # "A small model with a large vocabulary. It dies right after the loss."
 #
-# **Predict.** How many tensors of rows × vocabulary are alive at the peak?
+# **Predict.** How many tensors of shape rows × vocabulary are alive at the peak?
 
 # %% name="patient_b_guess"
 my_guess = None  # tensors of rows x vocabulary at the peak
@@ -635,7 +635,7 @@ print(f"second try after the except block: {peaks[after]:.0f} MiB")
 # | C | forward, without a backward pass | activations | graphs that no backward pass uses | `torch.no_grad()`, or `torch.inference_mode()` |
 # | D | optimizer step | temporaries | `foreach` works on all parameters at once | `fused=True` or `foreach=False` |
 # | E | forward | temporaries | a hook keeps outputs | keep the mean, not the output |
-# | F | second forward pass | gradients | the last step's gradients are still alive | `zero_grad()` before the forward pass |
+# | F | second forward pass | gradients | the previous step's gradients are still alive | `zero_grad()` before the forward pass |
 #
 # Peaks before and after the cure, measured:
 

@@ -150,7 +150,7 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
+# Peak and bandwidth are not single numbers. A 16 × 16 matmul cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
@@ -183,7 +183,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: the addition, the sum, and the single row lie far left, near the slope of the memory; the large matmul lies far right, near the level of FP32. The 64 rows lie below the roof; tensors that fit in the cache, such as the tiny matmuls', can lie above the memory's slope.",
+    "Roofline on logarithmic axes: the addition, the sum, and the single row lie far left, near the memory-bandwidth slope; the large matmul lies far right, near the FP32 peak. The point for 64 rows lies below the roof; what fits in the cache, such as the tiny matmuls, can lie above the memory slope.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 for name, (flops, nbytes, seconds) in timed.items():
@@ -247,7 +247,7 @@ show(
 #
 # The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The first line above the plot shows what the second row costs here. Packing also makes the turning point hard to predict: compare the measured one with the formula's in the last line above the plot.
 #
-# A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 7 includes several GPUs.
+# A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply numbers much faster than its memory can deliver them. The explorer in section 7 includes several GPUs.
 #
 # ## 3 · Small layers
 #
@@ -430,7 +430,7 @@ simple_guess = Prediction("A training step", my_guess, "ms")
 #
 # A step is a list of operations. Each has its FLOPs, bytes and shape, and the roofline gives the seconds of each. How long they take together depends on who waits for what:
 #
-# - **A CPU** that calls an operation also does its work. It launches the operation, works on it, and then calls the next one.
+# - **A CPU** that launches an operation also executes it. It launches the operation, works on it, and then calls the next one.
 # - **A GPU** has a queue. The host only launches, one operation after another, without waiting for their work. The GPU works through the queue in order, one operation at a time. It can start an operation once that operation has been launched and the one before it is done.
 # - **Reading a value** stops the host. If Python needs the result of an operation (`.item()`), the host launches nothing more until that operation is done.
 #
@@ -508,7 +508,7 @@ for part in profiled.largest(3):
 # %% name="profile_figure"
 show(
     profiled.figure(),
-    "A bar for each phase of the step, made of kinds of operation, forward and backward the longest.",
+    "A bar for each phase of the step, split by kind of operation; the forward and backward bars are the longest.",
 )
 
 # %% [markdown] name="kinds_text"
@@ -524,7 +524,7 @@ gap = 1e3 * measured_kinds.get("gap", 0.0)
 table.append(("launches / gaps", f"{1e3 * launches:.2f}", f"{gap:.2f}", f"{gap - 1e3 * launches:+.2f}"))
 show_table(table)
 worst = max(table[1:], key=lambda row: abs(float(row[3])))
-print(f"\nmost of the rest: {worst[0]}")
+print(f"\nlargest difference: {worst[0]}")
 a_row, a_layer = torch.randn(BATCH * LENGTH, WIDTH, device=device), model.blocks[0].mlp[0]
 with torch.no_grad():
     alone = benchmark(lambda: F.linear(a_row, a_layer.weight), runs=9).median
@@ -583,7 +583,7 @@ show_table(table)
 #
 # ## 6 · MFU and HFU
 #
-# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) measures how well a machine is used. It is the number of FLOPs that the model *needs*, one forward and one backward pass, divided by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) counts all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
+# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) measures how well a machine is used. It is the number of FLOPs that the model *needs*, one forward and one backward pass, divided by the number that the machine could have executed in the time the step took. **Hardware FLOPs utilization** (HFU) counts the FLOPs that were *executed*. Here the two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
 # ### Your turn
 #
@@ -731,7 +731,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# At width 1,024, 1,024 is the first of the batch sizes that you can choose at which the layer is compute-bound on an H100 (by the formula: about 700); on a T4 it is 512 (by the formula: about 340).
+# On an H100, the smallest batch size in the menu at which a layer of width 1,024 is compute-bound is 1,024 (by the formula: about 700); on a T4 it is 512 (by the formula: about 340).
 #
 # A narrow layer never becomes compute-bound. With W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices take more time than their FLOPs suggest ([[lora]]).
 #

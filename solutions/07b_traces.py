@@ -312,7 +312,7 @@ else:
     claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
 
 # %% [markdown] name="drift_explained"
-# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, do not claim a difference. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
+# Timed in two separate blocks, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the interval that holds the middle half of the pairs' ratios: if it contains 1, do not claim a difference. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
 #
 # ### The queue
 #
@@ -568,7 +568,7 @@ for when, chart in (("before", charts["B"]), ("after", traced(fixed_b))):
 # %% [markdown] name="gpu_traces_text"
 # ## 5 · Two traces from real GPUs
 #
-# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step from each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network with `DistributedDataParallel`, so NCCL's kernels, which exchange data with other GPUs, count as busy time where a step has any (the second has). Here is what your functions find in the first:
+# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step from each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network with `DistributedDataParallel`, so NCCL's kernels, which exchange data with other GPUs, count as busy time where a step has any (the second does). Here is what your functions find in the first:
 
 
 # %% name="gpu_traces"
@@ -633,7 +633,7 @@ show(
 # %% [markdown] name="claims_text"
 # ## 6 · Claims and measurements
 #
-# The table shows this run alongside those of other machines, as far as `receipts/` has these rows.
+# The table shows this run alongside those of other machines, where `receipts/` has the same rows.
 
 # %% name="summary"
 claims

@@ -112,7 +112,7 @@ class AddsUpWhatIsLeft(_Reads):
     hint = (
         "Go through the trace in order, and keep a dictionary of the blocks that are alive.\n"
         "`alloc` adds a block under its address; `free_completed` removes it. What is left at the end?\n"
-        "Several blocks of one place add up."
+        "Blocks from the same place add up."
     )
 
     @staticmethod
@@ -149,7 +149,7 @@ class NamesYourOwnLine(_Reads):
 class HandlesReusedAddresses(_Reads):
     """Addresses are reused: each free ends the block that is at that address at the time."""
 
-    hint = "Does your dictionary know *which* block of an address was freed? Go through the events in order."
+    hint = "Does your dictionary know *which* block at an address was freed? Go through the events in order."
 
     @staticmethod
     def probe(seed: int, still_there: StillThere) -> Evidence:
@@ -165,7 +165,7 @@ class CountsFromSince(_Reads):
     """Blocks that were allocated before `since` do not count, whether they are freed later or not."""
 
     hint = (
-        "Weights are older than the step you look at.\n"
+        "Weights are older than the step you are looking at.\n"
         "Compare `time_us` of the event that *allocated* the block with `since`: at or after."
     )
 

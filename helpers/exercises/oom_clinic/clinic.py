@@ -374,7 +374,7 @@ class HookKeepsNoOutput(_Clinic):
 
 
 class GradientsMakeRoom(_Clinic):
-    """Each step trains as before, and no gradient of the last step is alive during a forward pass."""
+    """Each step trains as before, and no gradient from the previous step is alive during a forward pass."""
 
     hint = (
         "Compare the two forward passes in the stage table. Which category is there in the second one only?\n"

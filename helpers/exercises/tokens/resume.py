@@ -132,7 +132,8 @@ class OrderFromSeedAndEpoch(Check):
 
     hint = (
         "A generator of your own, seeded from the loader's seed and the epoch's number.\n"
-        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1; 10 * seed + epoch only postpones the collision.\n"
+        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1; 10 * seed + epoch only "
+        "postpones the collision.\n"
         "np.random.default_rng([seed, epoch]) takes both; its permutation(n) is an order."
     )
     probe = staticmethod(_whole)

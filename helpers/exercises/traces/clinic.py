@@ -11,7 +11,7 @@ _ORDER = "Ask in order: idle at most 0.3, more than 10 items, copying above 0.3.
 
 
 class NamesTheIllness(Check):
-    """Idle at most 0.3: "healthy". Otherwise over 10 reads "synchronizes", copying above 0.3 "copies", or "tiny"."""
+    """Idle up to 0.3: "healthy". Else over 10 reads: "synchronizes"; else copying over 0.3: "copies"; else "tiny"."""
 
     hint = "First ask whether the processor is idle. If it is, ask for the reason: reads, then copies, then launches."
 

@@ -93,7 +93,7 @@ class SumsWhatEachSpendsItself(Check):
 class CountsCompleteEventsOnly(Check):
     """Only complete events ("ph": "X") are spans: marks, arrows, names and counters are not."""
 
-    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts" or "dur", or use it for something else.'
+    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts" or "dur", or use them for something else.'
 
     @staticmethod
     def probe(seed: int, self_times: SelfTimes) -> Evidence:

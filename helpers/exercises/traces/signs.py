@@ -145,7 +145,7 @@ class CountsValuesRead(Check):
     """`items` is how often a value is read: events named aten::item; with kernels, those that wait for the GPU."""
 
     hint = (
-        "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
+        "One read produces several nested events. Count only those named exactly aten::item.\n"
         "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of "
         "the host's memory do not. A wait counts only on the step's thread."
     )
@@ -213,7 +213,7 @@ class LooksOnlyAtTheStep(Check):
     hint = (
         "The step is the user_annotation of that name. Compare ts and ts + dur with its own, in whole "
         "nanoseconds: sums of floats are rounded.\n"
-        "A thread is a pair, (pid, tid): another process may have a thread of the same number.\n"
+        "A thread is a pair, (pid, tid): another process may have a thread with the same number.\n"
         "Look for kernels inside the step: those of a warm-up do not belong to it."
     )
 
