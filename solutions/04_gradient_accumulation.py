@@ -158,7 +158,7 @@ show_table(table)
 
 # %% [markdown] name="swamping_text"
 # The distance follows the format's epsilon, so it is rounding error. In BF16 four micro-batches are about as far from FP32's gradient as the full batch is:
-# computing in BF16 costs these digits, and adding four numbers costs almost none.
+# the digits are lost by computing in BF16; adding four numbers loses almost none.
 #
 # Many small micro-batches mean many additions. [[Number_formats]] showed a BF16 sum of ones that stops growing at 256.
 #
@@ -830,7 +830,7 @@ show(
 )
 
 # %% [markdown] name="rate_text"
-# Each of the lines above the figure that begin with a batch size ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
+# Above the figure, every line that begins with a batch size ends with the best rate for it. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
 # For SGD, Goyal et al. (2017) then multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction amount to one step of eight times the length. That works as long as the gradient
 # changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried are 1 to 8 times a rate that follows this rule, so the best one can grow by a factor of 2 to 128.)
 
@@ -841,11 +841,11 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so don't read more precision than that into the best rates. Their growth is within a grid step of the square root's. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# The rates tried differ by factors of two, so don't read more precision than that into the best rates. Their growth is within one grid step of what the square-root rule predicts. In theory the best rate stops growing beyond the critical batch size, because a gradient with
 # little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
-# A batch four times as large needs no additional rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
+# A batch four times as large gets by with the same number of rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
 # the number of rows grows by a larger factor than the number of steps falls. "A larger batch buys nothing beyond the critical size" holds only in the formula's limit of very large batches. The line that begins "by the formula" shows how little is left to gain.
 #
 # - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
@@ -889,7 +889,7 @@ said = "small batches need no accumulation"
 claims.record("C26", said, "4 rows, beta_2 tuned, against 128, worst of 3 seeds", most, "x the rows", 0, 1.25)
 
 # %% [markdown] name="betas_explained"
-# So be clear about your reason before you accumulate to a larger batch.
+# So be clear about your reason before you use accumulation to enlarge the batch.
 #
 # - **To keep a batch size that is known to train well** on a smaller GPU: that is what this lab is about.
 # - **To keep the device busy**: choose a micro-batch that is large enough. This does not require many micro-batches per update.

@@ -10,7 +10,7 @@
 # | Time | 90 to 140 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
-# | Before this | [[gradient_accumulation]]; from [[loss_scaling]], `GradScaler` and the order of clipping |
+# | Before this | [[gradient_accumulation]]; from [[loss_scaling]], `GradScaler` and when to clip |
 # | Syllabus | X2 (T8, C8, P4) |
 #
 # There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the

@@ -487,7 +487,7 @@ claims
 # **Memory.** The peak of the whole step falls by about the factor that the first article promises, although the activations shrink much more (by far more than the 40 to 50% of the second article): Adam's moments and temporaries do not shrink. The
 # factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
-# **Time.** The articles' figure of 30 to 33% is roughly the additional arithmetic without early stop. Compare your figure with it, and with your additional arithmetic; in Python, on a CPU, time usually grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
+# **Time.** The articles' figure of 30 to 33% is roughly the additional arithmetic without early stop. Compare your figure with it, and with your additional arithmetic; in Python, on a CPU, time usually grows more than arithmetic does. Why? Three contributions can be measured one by one: which operations run again and how long they
 # take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: it is
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 #
@@ -547,7 +547,7 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {
 #
 # - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first line below the table gives its share of the time. Norms, GELU and sums do
 #   almost no FLOPs, but they read and write large tensors. Their share of the time is the answer to the prediction. It depends on the device, and on how many threads the matmuls can use.
-# - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
+# - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass and again in the second forward pass, and unpack it in the backward pass. This cost does
 #   not depend on the size of the tensor, so it weighs most heavily on small blocks.
 #   (Of a block's 24 saved tensors, 13 are parameters and small statistics. The other 11 hold 16 times the block's input; the result of attention is saved twice, in the same memory.)
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate, so it saves less than a quarter of the time.
@@ -638,7 +638,7 @@ with sign_of_life("64 blocks in three kinds of segments"):
 #
 # ## 4 · Every second or third block
 #
-# If you have memory to spare, checkpoint only some of the blocks. If you checkpoint every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
+# If you have memory to spare, checkpoint only some of the blocks. For checkpointing every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
 # the time."
 
 
@@ -665,7 +665,7 @@ for k in (2, 3):
 print(f"every block: peak in {after.peak_at}")
 
 # %% [markdown] name="which_text"
-# Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. So the article's share of the saving fits every second block at best, and its share of the time is near half of *its* 30%. (It is not exactly half because the peak
+# Half of the blocks give about half of the saving for half of the additional arithmetic, and a third gives about a third. So the saving that the article promises fits every second block at best, and the time that it promises is about half of the 30% that articles give for every block. (The saving is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle 50% of the rounds; where they
 # overlap, these rounds do not show which choice is faster. A range tens of percentage points wide, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
 #
@@ -722,7 +722,7 @@ claims
 # - The second run must reproduce the first, including random numbers and autocast. Always pass `use_reentrant=False`.
 # - This lab's GPT block saves 16 times its input. So checkpoint each block by itself, or in pairs if a device has more than about 32; √n segments are for
 #   thin layers.
-# - Checkpoint as many blocks as you need, and leave out the last one first.
+# - Checkpoint only as many blocks as you need; the first one to leave out is the last block.
 #
 # **What to reach for when.** If activations are the largest category and the batch size is already one, checkpoint every block first. If that saves more than
 # you need, keep some results inside the blocks ([[selective_checkpointing]]). If the peak is in the optimizer step, checkpointing will not help

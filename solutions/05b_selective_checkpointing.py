@@ -206,8 +206,8 @@ for name, parts in ledgers.items():
 # (The printed lines count a tensor where it is first saved, so the "rest" of the GPT holds q, k, v and the output of attention.) With one KV head instead of four, k and v
 # shrink to a quarter. Fused kernels for RMSNorm or SwiGLU would save less.
 #
-# Korthikanti et al. (2022) published **34 bytes** per token and unit of width for a GPT block in 16-bit precision. It is the same ledger: 16 tensors
-# of 2 bytes, and two dropout masks of 1 byte. Without fused attention, the paper adds 5 × heads × T / width bytes for the scores.
+# Korthikanti et al. (2022) published a figure of **34 bytes** per token per unit of width for a GPT block in 16-bit precision. It is the same ledger: 16 tensors
+# of 2 bytes, and two dropout masks of 1 byte. For attention that is not fused, the paper adds 5 × heads × T / width bytes for the scores.
 #
 # ### Attention or MLP
 #
@@ -579,7 +579,7 @@ hint("selective_checkpointing.moved")
 #
 # `Elsewhere` moves tensors away: `put(tensor)` stores a copy and returns a ticket, and `get(ticket)` loads the copy.
 #
-# **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
+# **Predict.** How much more time than plain does a step take if it moves every large tensor out and back in?
 
 # %% name="offload_guess"
 my_guess = None  # %
@@ -746,7 +746,7 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
 # Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** from [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
 # program's allocations follow the rules of PyTorch's CUDA allocator, and operations compute nothing.
 #
-# A GPT of GPT-2's size trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
+# A GPT the size of GPT-2 trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
 # 12 × 16 × 768 = 147,456 numbers in the blocks. A tensor of logits has 50,257.
 #
 # **Predict.** By what factor does the largest batch that fits grow when every block is checkpointed?
@@ -860,7 +860,7 @@ claims
 #
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP holds the most memory, and it costs few FLOPs
 #   per byte to recompute.
-# - In terms of arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks to checkpoint. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and count attention.
+# - In terms of arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks to checkpoint. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and do not forget attention among them.
 #   Drop what early stop never recomputes. In terms of time, a policy in Python costs the most with narrow layers. The compiler chooses once.
 # - A pair of hooks can also move saved tensors or round them.
 # - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. A loss in chunks does.

@@ -13,14 +13,23 @@ import cloudpickle
 class PickledByValue:
     """A data set or function that reaches workers wherever it was defined: `DataLoader(PickledByValue(dataset), ...)`.
 
-    It behaves as `value` here, and in the worker it *is* `value`. Tensors in shared memory are copied on the way.
+    It stands in for `value`: indexing, calls and attributes reach it, also in a forked worker. A spawned worker gets
+    `value` itself. Tensors in shared memory are copied on the way.
     """
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        object.__setattr__(self, "value", value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return cloudpickle.loads, (cloudpickle.dumps(self.value),)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "value":  # asked for before __init__ has run, as by copy
+            raise AttributeError(name)
+        return getattr(self.value, name)
+
+    def __setattr__(self, name: str, new: Any) -> None:
+        setattr(self.value, name, new)
 
     def __call__(self, *args: Any) -> Any:
         """Call `value`, if it is a function."""

@@ -67,7 +67,7 @@ class GivesTheSameResult(Check):
 
 
 class KeepsTheInputAlone(Check):
-    """Between the passes only x is kept, and after the backward pass the graph of the second run is not."""
+    """Between the passes only x is kept, and the graph of the second run is freed after the backward pass."""
 
     hint = (
         "In forward, autograd records nothing, so intermediate tensors of run are freed, unless you keep one "

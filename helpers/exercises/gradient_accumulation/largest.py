@@ -121,7 +121,9 @@ class SpendsTheWholeBudget(Check):
 class SaysWhenNothingFits(Check):
     """When not even one row fits, the answer is 0: on the flat part, fewer rows do not help."""
 
-    hint = "The line may promise rows where the flat part lies above the budget: measure there once more."
+    hint = (
+        "The line may promise that some rows fit although the flat part is above the budget: take one more measurement."
+    )
 
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:

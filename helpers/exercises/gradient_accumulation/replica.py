@@ -87,7 +87,7 @@ class SendsTheGradientOnce(Check):
     hint = (
         "replica.no_sync() is a context manager. Use it for all micro-batches except the last.\n"
         "When does DDP decide whether a backward pass will send: in the forward pass or in the backward pass? "
-        "Try with no_sync() around both."
+        "Try putting no_sync() around both."
     )
     probe = staticmethod(observe)
 
@@ -112,7 +112,7 @@ class SendsTheGradientOnce(Check):
 
 
 class GradientOfTheWholeBatch(Check):
-    """The gradient and the returned loss are those of the mean over all rows, from micro-batches in order."""
+    """The returned loss is the mean over all rows, the gradient is that of the mean; micro-batches come in order."""
 
     hint = "As in the first task: a micro-batch's mean loss times its share of the rows."
     probe = staticmethod(observe)

@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class HardtanhInPlace(torch.autograd.Function):
-    """Limits a tensor to -1 ... 1 in place, and keeps only the result for the backward pass."""
+    """Clamps a tensor to [-1, 1] in place, and keeps only the result for the backward pass."""
 
     @staticmethod
     def forward(ctx, x):

@@ -87,7 +87,7 @@ class BringsBackWhatWasSaved(Check):
 
     hint = (
         "pack returns what get needs; unpack is called in the backward pass, with what pack has returned.\n"
-        "A ticket may be anything, even a tensor: what stays needs a mark that no ticket can have."
+        "A ticket may be anything, even a tensor, so mark the tensors that stay in a way that no ticket can match."
     )
 
     @staticmethod
@@ -140,7 +140,7 @@ class LeavesParameters(Check):
     """Parameters stay: they exist anyway, and so does the memory of a view of one, such as a transposed weight."""
 
     hint = (
-        "A linear layer saves weight.t(): another tensor on the same memory.\n"
+        "A linear layer saves weight.t(): another tensor that shares the same memory.\n"
         "Two tensors share their memory if their untyped_storage().data_ptr() is the same."
     )
 

@@ -1,7 +1,7 @@
 """Check of a batch that is augmented in one call.
 
-Every pixel of image k is 100 k, and the probe's `rotate` adds an image's angle to its pixels. So each image of a batch
-says itself which one it is and by how much it was rotated.
+Every pixel of image k is 1,000 k, and the probe's `rotate` adds an image's angle to its pixels. So each image of a
+batch says itself which one it is and by how much it was rotated.
 """
 
 import random
@@ -17,9 +17,11 @@ from ..base import Check, Evidence
 from ..probing.plain import plain
 
 MOST = 20.0  # degrees, either way
-IMAGES, APART = 300, 100.0  # so many images, and the distance between the pixels of one and the next
+IMAGES, APART = 300, 1000.0  # so many images, and the distance between the pixels of one and the next
 SPREAD = MOST / 3**0.5  # the standard deviation of angles that are uniform
 ROOM = 0.2  # relative, for the spread of a few hundred angles
+
+_HELD_BACK = "Not judged until in_order passes."
 
 Finished = Callable[[Tensor, Tensor, list[int], Callable[[Tensor, Tensor], Tensor]], Any]
 
@@ -62,10 +64,12 @@ def _batches(seed: int, finished_batch: Finished) -> Evidence:
         rotate = _Rotate()
         batch = finished_batch(images, labels, list(indices), rotate)
         if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
-            return {"returned": type(batch).__name__}
+            parts = ", ".join(type(part).__name__ for part in batch) if isinstance(batch, tuple) else ""
+            returned = f"a tuple ({parts})" if parts else "None" if batch is None else f"a {type(batch).__name__}"
+            return seen | {"batches": [], "returned": returned}
         got, theirs = map(plain, batch)
         if tuple(got.shape) != (len(indices), *images.shape[1:]) or tuple(theirs.shape) != (len(indices),):
-            return {"shapes": [list(got.shape), list(theirs.shape)], "count": len(indices)}
+            return seen | {"batches": [], "shapes": [list(got.shape), list(theirs.shape)], "count": len(indices)}
         which, degrees = _angles(got)
         seen["batches"].append(
             {
@@ -95,17 +99,18 @@ class InOrder(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "returned" in seen:
-            return f"The function returns a {seen['returned']}; expected a tuple (images, labels) of tensors."
+            return f"The function returns {seen['returned']}; expected a tuple (images, labels) of tensors."
         if "shapes" in seen:
             images, labels = (tuple(shape) for shape in seen["shapes"])
             return f"{seen['count']} indices gave images {images} and labels {labels}. Both need one entry per index."
         for batch in seen["batches"]:
             for what in ("images", "labels"):
                 if batch[what] != batch["indices"]:
-                    return (
-                        f"Indices {batch['indices'][:5]} gave {what} {batch[what][:5]}, which are numbered by index."
-                        " Expected the same order."
-                    )
+                    if not batch["calls"]:
+                        return "The function does not call the `rotate` that it is given."
+                    pairs = enumerate(zip(batch["indices"], batch[what], strict=True))
+                    at, (index, got) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+                    return f"Entry {at} of a batch: index {index} gave number {got} of the data set's {what}."
         return None
 
 
@@ -122,11 +127,16 @@ class AnAngleEach(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["batches"]:
+            return _HELD_BACK
         first, second, *_ = (batch["degrees"] for batch in seen["batches"])
         if not any(first):
             return "The images are not rotated. Return what `rotate` returns."
         if len(set(first)) < 0.9 * len(first):
-            return f"{len(first)} images were rotated by {len(set(first))} different angles; each needs its own."
+            return (
+                f"{len(first)} images were rotated by only {len(set(first))} different angles. Each needs its own, "
+                "even where an index comes twice."
+            )
         if set(first) & set(second):
             return "A second batch of the same indices has angles of the first one. Draw new ones in every call."
         degrees = [each for batch in seen["batches"] for each in batch["degrees"]]
@@ -151,6 +161,8 @@ class OneCall(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["batches"]:
+            return _HELD_BACK
         for batch in seen["batches"]:
             if batch["calls"] != 1:
                 return f"`rotate` was called {batch['calls']} times for a batch of {len(batch['indices'])} images."
@@ -174,7 +186,9 @@ class FromTorchsGenerator(Check):
             random.seed(others)
             np.random.seed(others)
             images, labels = _data()
-            return _angles(finished_batch(images, labels, list(range(50)), _Rotate())[0])[1]
+            batch = finished_batch(images, labels, list(range(50)), _Rotate())
+            right = isinstance(batch, tuple) and isinstance(batch[0], Tensor) and batch[0].ndim == images.ndim
+            return _angles(batch[0])[1] if right else []
 
         kept, numpys = random.getstate(), np.random.get_state()
         try:
@@ -183,10 +197,12 @@ class FromTorchsGenerator(Check):
         finally:
             random.setstate(kept)
             np.random.set_state(numpys)
-        return {"again": runs[0] == runs[1], "other": runs[1] != runs[2]}
+        return {"angles": len(runs[0]), "again": runs[0] == runs[1], "other": runs[1] != runs[2]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["angles"]:
+            return _HELD_BACK
         if not seen["again"]:
             return "After torch.manual_seed with the same seed, the angles differ. Where do they come from?"
         if not seen["other"]:
@@ -204,6 +220,8 @@ class KeepsTheOriginals(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["batches"]:
+            return _HELD_BACK
         if any(batch["changed"] for batch in seen["batches"]):
             return "The data set's own images or labels have changed. The next epoch would augment them a second time."
         return None

@@ -38,7 +38,10 @@ def _loader(make_loader: Callable[..., Any], files: DigitFiles, step: float, bat
     files.labels = torch.arange(len(files))  # each file is known by its label
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return make_loader(files, batch, step)
+        loader = make_loader(files, batch, step)
+    if hasattr(loader, "__next__"):
+        raise TypeError("The loader can be iterated over only once. Return one that starts anew in each epoch.")
+    return loader
 
 
 def _epoch(loader: Iterable[Any], files: DigitFiles, step: float = 0.0) -> Evidence:
