@@ -21,6 +21,10 @@ REASONS: dict[tuple[str, str], str] = {
         "def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:",
     ): _X3,
     (
+        "solutions/01_where_memory_goes.py",
+        "def steps_of_xl(gpu, steps=2):",
+    ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
+    (
         "solutions/06b_oom_clinic.py",
         "def life_of_a(steps):",
     ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
