@@ -248,7 +248,7 @@ show(
 # "Training with Adam in mixed precision costs 16 bytes per parameter" is the rule you will hear most often. It ignores activations. It
 # adds up what each parameter costs once all gradients exist, just before the optimizer steps. (The next `zero_grad` frees the gradients.)
 #
-# The rule covers more than one scheme. All of them run matmuls in 16 bits. The weights that the optimizer updates need more digits
+# The rule covers more than one scheme. All of them run matmuls in 16 bits. The weights being updated need more digits
 # ([[number_formats]]), so they are kept in FP32: either as **master weights** alongside 16-bit weights, or as the only weights, from which
 # `torch.autocast` makes 16-bit copies for each matmul ([[mixed_precision]]).
 #
@@ -259,7 +259,7 @@ show(
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
 # Megatron-style runs use the second row: gradients of many micro-batches and ranks (processes, one per GPU) are summed, and such sums need FP32. Megatron Core's documentation lists these
-# 18 bytes for BF16 weights, and 16 if everything is FP32. With a mixed-precision policy, PyTorch's FSDP2 ([lab 12b](12b_fully_shard.ipynb)) keeps FP32 weights and gradients and casts the weights of a block to 16 bits when it gathers them, so it belongs to the third row.
+# 18 bytes for BF16 weights, and 16 if everything is FP32. With a mixed-precision policy, PyTorch's FSDP2 ([lab 12b](12b_fully_shard.ipynb)) keeps FP32 weights and gradients and casts the weights of a block to 16 bits when it gathers them, so it belongs in the third row.
 #
 # Measure all three on a stack of linear layers that is large enough to make activations negligible. In the classic scheme each
 # weight has its own optimizer, so that only one FP32 gradient exists at a time.
@@ -312,7 +312,7 @@ def hand_over(copy):
 
 # %% [markdown] name="guess_scheme_text"
 # The stack has eight layers of equal size, so one layer in FP32 takes 4 / 8 = 0.5 bytes per parameter. `foreach` is off: Adam's loop takes one layer
-# after another, and [[start_here]] showed the temporaries that it makes for one of them. Remember that a Python variable keeps its tensor until it is assigned again.
+# after another, and [[start_here]] showed the temporaries that it makes for one of them. Remember that a Python variable keeps its tensor alive until the variable is reassigned.
 #
 # **Predict.** How many bytes per parameter does one step under `torch.autocast` hold at its peak, **beyond** the 16 in the table?
 
@@ -382,7 +382,7 @@ for life in sorted(auto.lifetimes, key=lambda life: life.start):
 
 # %% [markdown] name="leftover_explained"
 # The first was made for the previous layer: a variable in Adam's loop refers to it until the current layer's result is ready. In the classic scheme each optimizer has one layer, so there is
-# no previous one; the remaining 0.5 is the FP32 gradient.
+# no previous one; the other 0.5 bytes of its excess are the FP32 gradient.
 #
 # Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. No run is needed;
 # the parameter count is enough.
@@ -610,9 +610,7 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     tokens = batch * context
     parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     logits = 4 * tokens * vocabulary
-    kept = (
-        4 * tokens * (16 * width * layers + 2 * width)
-    )  # 16 per block; the first norm's input and the last norm's output
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 per block; inputs of the first norm and the head
     # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
     at_backward = 12 * parameters + kept + 4 * logits
     step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
@@ -689,7 +687,7 @@ else:
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
-# "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
+# "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence lumps several things together. Temporaries are tensors,
 # and you have measured them. The **reserve** is memory that PyTorch's CUDA allocator has taken from the GPU and not returned, although no tensor occupies it at the moment: it keeps freed memory for the next
 # request, in blocks that may be too small for that request. The planner replays every allocation of a step through the allocator's rules, so it can tell temporaries from reserve for models that do
 # not fit here. [[Memory_profiling]] explains those rules.

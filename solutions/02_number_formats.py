@@ -341,7 +341,7 @@ hint("number_formats.stochastic")
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
 # - `lost` is the compensation: what `weight` still lacks, rounded to BF16.
 # - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is that sum minus the new weight.
-# - `lost` takes part in the sum at full value, even where adding it to `weight` in BF16 would change nothing.
+# - `lost` counts in full toward the sum, even where adding it to `weight` in BF16 would change nothing.
 
 
 # %% name="kahan" answer=true reveal=true
@@ -386,7 +386,7 @@ off = abs((kept_too.double() + owed_in_fp32.double())[0].item() - 2)
 print(f"Kahan with `lost` in FP32: their sum off by {off:.6f}")
 
 # %% [markdown] name="tune_text"
-# A single walk typically ends about ten BF16 gaps from 2 (measured in the gap just below 2), while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
+# A single walk typically ends about ten BF16 gaps from 2 (using the size of the gap just below 2), while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
 # that error comes from rounding `lost`, which is BF16, too: compare the last two lines.
 #
 # ### What BF16 does to Adam's moments
@@ -584,7 +584,7 @@ for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
 show_table(rows)
 
 # %% [markdown] name="tune_parts_text"
-# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at the steps: how many weights move in one, and how far it
+# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at the steps: how many weights move in each, and how much each one
 # lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
 # **Predict.** Averaged over steps 31 to 40, how large is the loss reduction per step of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's?

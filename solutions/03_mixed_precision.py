@@ -290,7 +290,7 @@ for name, rule in rules.items():
 
 # %% [markdown] name="autocast_explained"
 # Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so the output of a norm layer stays in 16 bits if its input is in 16 bits. On CUDA, norms, softmax, `exp` and
-# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). If you write your own loss, compute it outside the region, from logits after `.float()`; then neither list applies. (Inside, `.float()` is not enough: a matmul in the loss is cast to 16 bits again.)
+# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). If you write your own loss, compute it outside the region, from logits after `.float()`; then none of autocast's lists apply. (Inside, `.float()` is not enough: a matmul in the loss is cast to 16 bits again.)
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
@@ -565,12 +565,12 @@ if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # newer ver
     print("this CPU's instructions for 16 bits:", ", ".join(sorted(units)) or "none")
 
 # %% [markdown] name="speed_explained"
-# If even the lowest ratio of a line is clearly above 1x, your device probably has hardware for the format, and this model is large enough to use it. (Having only half as many bytes to move can save time, too.) A ratio far below 1x on a CPU can have several
+# If even the lowest ratio on a line is clearly above 1x, your device probably has hardware for the format, and this model is large enough to use it. (Having only half as many bytes to move can save time, too.) A ratio far below 1x on a CPU can have several
 # causes. Without instructions for the format (the last line lists yours), every 16-bit number is converted before and after each operation. With them, the library may still have no fast kernel for
 # an operation, or another program may occupy the cores: taking turns with FP32 does not cancel this if that program slows one of the two formats more. Repeat the cell on an idle machine, or after
 # `torch.set_num_threads(1)`, before you conclude anything from it.
 #
-# The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10.
+# The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. Like FP16, it has 10 fraction bits.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for this setting, and `torch.backends.cudnn.conv.fp32_precision` for that of convolutions. Use one generation of names: reading

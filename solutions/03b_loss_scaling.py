@@ -141,7 +141,7 @@ for name, run in runs.items():
 # %% [markdown] name="control_explained"
 # FP16 does not learn because all its gradients are zero, yet it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
 #
-# Now make the loss ten times as large: the weight is 0.001 in place of 0.0001.
+# Now make the loss ten times as large: set the weight to 0.001 instead of 0.0001.
 #
 # **Predict.** What is the error in the last epoch of the FP16 run, still without a scaler?
 
@@ -165,7 +165,7 @@ print(f"gradients of activations that become zero in FP16: {share:.1f}%")
 # The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so fewer weight gradients become zero: the sum survives as long as
 # some of its terms do. Such a sum is wrong (section 2 measures by how much; its line for 2^3 comes close to this case), but Adam divides each gradient by its own size, so a step is as large as ever.
 #
-# Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and different gradients merely take a different path.
+# Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and different gradients merely send the runs along different paths.
 # So the loss does not reveal the problem. The zeros among the weights' gradients do, if you count them. Because the loss looks normal, the mistake is hard to find: the same training code works for one loss and fails for another that is ten
 # times smaller.
 
@@ -213,7 +213,7 @@ for exponent, error in errors.items():
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips only parameters whose `.grad` is None; a frozen parameter that has a gradient is divided, too. You may assume that at least one gradient exists. Gradients that contain inf are divided as well. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
+#   NaN. It skips only parameters whose `.grad` is None; if a frozen parameter has a gradient, that is divided, too. You may assume that at least one gradient exists. Gradients that contain inf are divided as well. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
 #   finite. It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
 # - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` consecutive
@@ -335,7 +335,7 @@ print("steps skipped:", *skipped)
 # ## 3 · Clipping
 #
 # Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. If you clip it in this state, to
-# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor equal to the scale, 65,536. Adam, however, normalizes its gradients.
+# norm 0.01, and the scaler then divides it by the scale, SGD takes a step that is too short by a factor equal to the scale, 65,536. Adam, however, normalizes its gradients.
 #
 # **Predict.** By what factor is Adam's step too short?
 
@@ -396,7 +396,7 @@ for name, (right, wrong) in steps.items():
 #
 # The error of a gradient is its distance from FP32's.
 #
-# **Predict.** By what factor is the error of a small GPT's gradient larger with all weights cast than under autocast?
+# **Predict.** How many times as large is the gradient error of a small GPT with all weights cast as under autocast?
 
 # %% name="guess_policy"
 my_guess = None

@@ -49,11 +49,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all this optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips only parameters whose `.grad` is None; a frozen parameter that has a gradient is divided, too. You may assume that at least one gradient exists. It also divides gradients that contain inf. It is called at most once per optimizer
+#   NaN. It skips only parameters whose `.grad` is None; if a frozen parameter has a gradient, that is divided, too. You may assume that at least one gradient exists. It also divides gradients that contain inf. It is called at most once per optimizer
 #   between two updates. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
 # - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN has been found since
 #   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
-# - `update()` is called once after one step of each optimizer, and nothing else changes the scale. The scale is not clamped. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
+# - `update()` is called once after `step` has been called for every optimizer, and nothing else changes the scale. The scale is not clamped. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
 #   consecutive updates without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
 

@@ -76,7 +76,7 @@ def test_of_two_labs_that_measured_the_same_the_later_one_counts():
     older = Measurement("T11", "a claim", "two ranks", 1.1, "x the law", 0, 2, "old machine")
     steps = {"new": {"date": "2026-11-26", "rows": [replace(older, measured=1.8)]}}
     steps["old"] = {"date": "2026-11-23", "rows": [older]}
-    assert Receipt("old machine", "cpu", steps).find(older).figure == "1.8 x the formula"
+    assert Receipt("old machine", "cpu", steps).find(older).figure == "1.8x the formula"
 
 
 def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_machines(monkeypatch):

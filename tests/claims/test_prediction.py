@@ -29,7 +29,9 @@ def test_prediction_of_a_negative_number(capsys, guess, says):
     assert says in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("guess", "says"), [(0.5, "off by 0.1"), (0, "off by 0.6"), (-0.3, "off by 0.9")])
+@pytest.mark.parametrize(
+    ("guess", "says"), [(0.5, "off by 0.1 points"), (0, "off by 0.6 points"), (-0.3, "off by 0.9 points")]
+)
 def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
     Prediction("Accuracy, BF16 minus FP32", guess, "points", difference=True).reveal(0.6)
     assert says in capsys.readouterr().out
@@ -41,9 +43,9 @@ def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
         (0, 0.0, "exactly right"),
         (0, 2.899e-07, "right, up to rounding"),
         (27.3, 27.2727, "exactly right"),
-        (43, 43.2, "off by 0.2."),
-        (56, 55.8049, "off by 0.2."),
-        (0.4, 0.438, "off by 0.038"),
+        (43, 43.2, "off by 0.2%."),
+        (56, 55.8049, "off by 0.2%."),
+        (0.4, 0.438, "off by 0.038%"),
     ],
 )
 def test_a_hit_is_called_one(capsys, guess, measured, says):

@@ -121,8 +121,8 @@ def test_the_table_says_for_what_a_claim_held():
     sections = {text.partition(" ")[0]: text for text in claims_table([half]).removeprefix("## ").split("\n\n## ")}
     assert "**Held in some cases.**" in sections["C7"]
     assert "| What was tested | On what | a GPU |" in sections["C7"]
-    assert "| 2x less memory | CNN | ✓ 1 x |" in sections["C7"]
-    assert "| 2x less memory | GPT | ✗ 3 x |" in sections["C7"]
+    assert "| 2x less memory | CNN | ✓ 1x |" in sections["C7"]
+    assert "| 2x less memory | GPT | ✗ 3x |" in sections["C7"]
     assert "**Held.**" in sections["C8"]
     assert "**Did not hold.**" in sections["C9"]
     assert sections["C1"].endswith("**Not measured.**")
@@ -150,7 +150,7 @@ def test_a_speed_has_a_verdict_on_the_hardware_that_the_claim_is_about_alone():
     cpu = Receipt("a CPU", "cpu", {"labs/memory": {"status": "done", "rows": [fast, small]}})
     (c7,) = [each for each in claim_results([cpu]) if each.claim == "C7"]
     assert c7.verdict == "held so far"  # the memory; the speed is not measured
-    assert [cells(c7, each)[2] for each in c7.measurements] == ["· 0.1 x", "✓ 2 x"]
+    assert [cells(c7, each)[2] for each in c7.measurements] == ["· 0.1x", "✓ 2x"]
     assert [(said, needed) for _, said, needed in not_measured([c7])] == [
         ("2x faster", "a GPU with 16-bit matrix units")
     ]
@@ -158,7 +158,7 @@ def test_a_speed_has_a_verdict_on_the_hardware_that_the_claim_is_about_alone():
     assert "| C7 | 2x faster | a GPU with 16-bit matrix units |" in text.partition("## C1 ·")[0]
     (both,) = [each for each in claim_results([cpu, receipt(fast, small)]) if each.claim == "C7"]
     assert both.devices == ["a CPU", "a GPU"]
-    assert [cells(both, each)[2:] for each in both.measurements] == [["· 0.1 x", "✗ 0.1 x"], ["✓ 2 x", "✓ 2 x"]]
+    assert [cells(both, each)[2:] for each in both.measurements] == [["· 0.1x", "✗ 0.1x"], ["✓ 2x", "✓ 2x"]]
     assert not_measured([both]) == []  # a run on a GPU fills the list
     assert both.verdict == "held in some cases"
 
@@ -186,7 +186,7 @@ def test_labs_show_the_figures_of_other_devices(monkeypatch):
     claims.record("C7", "2x faster", "a model", 0.5, "x", 1.8, 2.2)
     header, first, second = str(claims).splitlines()
     assert header.endswith("on a big GPU")
-    assert first.endswith("1.9 x")
+    assert first.endswith("1.9x")
     assert second.endswith("-")
     assert "on a big GPU" in claims._repr_html_()
     unknown = Claims()

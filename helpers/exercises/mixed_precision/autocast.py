@@ -221,7 +221,7 @@ def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: st
 
 
 class CastsToLowPrecision(Check):
-    """Functions in LOW_PRECISION return the 16-bit dtype, whatever tensors they get, positional or keyword."""
+    """Functions in LOW_PRECISION return 16-bit results, whatever tensors they get, positional or keyword."""
 
     hint = (
         "`func` is the operation itself: is it in `LOW_PRECISION`?\n"

@@ -30,9 +30,7 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     tokens = batch * context
     parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     logits = 4 * tokens * vocabulary
-    kept = (
-        4 * tokens * (16 * width * layers + 2 * width)
-    )  # 16 per block; the first norm's input and the last norm's output
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 per block; inputs of the first norm and the head
     # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
     at_backward = 12 * parameters + kept + 4 * logits
     step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`

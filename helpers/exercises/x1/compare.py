@@ -151,7 +151,7 @@ def _accuracy(model: nn.Module, data: Split, dtype: torch.dtype) -> Evidence:
 
 
 class MemoryFalls(Check):
-    """The peak reported is the peak measured, and 16-bit training holds less than FP32 does."""
+    """The peak reported is the peak measured, and 16-bit training needs less memory than FP32 does."""
 
     points = 1
     hint = "Measure one whole train_step on a batch of 64 with MemoryMeter(model, optimizers); report meter.peak_bytes."
