@@ -100,8 +100,8 @@ class GoesToANeighbor(Check):
         "A BF16 number is an FP32 number whose lower 16 bits are zero.\n"
         "Add a whole number from 0 to 65,535 to the integer view, then clear the lower 16 bits: that is the lower "
         "neighbor, or, after a carry, the upper one.\n"
-        "65,536 is one too many: adding it causes a carry even if the lower bits are all zero. `torch.randint` excludes "
-        "its upper bound."
+        "65,536 is one too many: adding it causes a carry even if the lower bits are all zero. `torch.randint` "
+        "excludes its upper bound."
     )
     probe = staticmethod(observe)
 
