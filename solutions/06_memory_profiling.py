@@ -708,7 +708,7 @@ class OnDevice:
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def release(self, block):
-        block.untyped_storage().resize_(0)  # frees it, whoever still refers to the tensor
+        block.untyped_storage().resize_(0)  # frees the memory even if the caller keeps the tensor
 
     allocated = property(lambda self: torch.cuda.memory_allocated() - self.before[0])
     reserved = property(lambda self: torch.cuda.memory_reserved() - self.before[1])

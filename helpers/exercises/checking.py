@@ -137,6 +137,7 @@ def describe(error: Exception) -> str:
     return text
 
 
+UNREADABLE = "The evidence of this check cannot be read."
 _NOT_THEIRS = ("<frozen", str(PACKAGE), "site-packages", sysconfig.get_path("stdlib"))
 _REASON = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): .")  # the last line of a traceback, which is not indented
 
@@ -180,7 +181,7 @@ def _one_diagnosis_each(part: Part, verdicts: Sequence[Verdict]) -> list[Verdict
     told = []
     for item, verdict in zip(part.checks, verdicts, strict=True):
         cause = next((name for name in item.after if name in failed), None)
-        if cause and verdict.check in failed:
+        if cause and (verdict.check in failed or verdict.diagnosis == UNREADABLE):
             text = f"Not judged until {cause} passes."
             told.append(replace(verdict, outcome=Outcome.NOT_RUN, diagnosis=text))
             continue
@@ -219,7 +220,7 @@ def _outcome(item: type[Check], entry: object, reference: Evidence) -> tuple[Out
         try:
             diagnosis = item.judge(entry["seen"], reference["seen"])
         except Exception:  # the evidence is not of the shape that a probe writes
-            return Outcome.NOT_RUN, "The evidence of this check cannot be read."
+            return Outcome.NOT_RUN, UNREADABLE
         return (Outcome.PASSED if diagnosis is None else Outcome.MISSED), diagnosis
     if "stopped" in entry:
         return Outcome.NOT_RUN, f"Did not run: {entry['stopped']}"

@@ -21,8 +21,6 @@ IMAGES, APART = 300, 1000.0  # so many images, and the distance between the pixe
 SPREAD = MOST / 3**0.5  # the standard deviation of angles that are uniform
 ROOM = 0.2  # relative, for the spread of a few hundred angles
 
-_HELD_BACK = "Not judged until in_order passes."
-
 Finished = Callable[[Tensor, Tensor, list[int], Callable[[Tensor, Tensor], Tensor]], Any]
 
 
@@ -64,12 +62,11 @@ def _batches(seed: int, finished_batch: Finished) -> Evidence:
         rotate = _Rotate()
         batch = finished_batch(images, labels, list(indices), rotate)
         if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
-            parts = ", ".join(type(part).__name__ for part in batch) if isinstance(batch, tuple) else ""
-            returned = f"a tuple ({parts})" if parts else "None" if batch is None else f"a {type(batch).__name__}"
-            return seen | {"batches": [], "returned": returned}
+            parts = [type(part).__name__ for part in batch] if isinstance(batch, tuple) else []
+            return {"returned": type(batch).__name__, "parts": parts}
         got, theirs = map(plain, batch)
         if tuple(got.shape) != (len(indices), *images.shape[1:]) or tuple(theirs.shape) != (len(indices),):
-            return seen | {"batches": [], "shapes": [list(got.shape), list(theirs.shape)], "count": len(indices)}
+            return {"shapes": [list(got.shape), list(theirs.shape)], "count": len(indices)}
         which, degrees = _angles(got)
         seen["batches"].append(
             {
@@ -99,7 +96,8 @@ class InOrder(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "returned" in seen:
-            return f"The function returns {seen['returned']}; expected a tuple (images, labels) of tensors."
+            of = f" of {', '.join(seen['parts'])}" if seen["parts"] else ""
+            return f"The function returns a {seen['returned']}{of}; expected a tuple (images, labels) of tensors."
         if "shapes" in seen:
             images, labels = (tuple(shape) for shape in seen["shapes"])
             return f"{seen['count']} indices gave images {images} and labels {labels}. Both need one entry per index."
@@ -127,8 +125,6 @@ class AnAngleEach(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["batches"]:
-            return _HELD_BACK
         first, second, *_ = (batch["degrees"] for batch in seen["batches"])
         if not any(first):
             return "The images are not rotated. Return what `rotate` returns."
@@ -161,8 +157,6 @@ class OneCall(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["batches"]:
-            return _HELD_BACK
         for batch in seen["batches"]:
             if batch["calls"] != 1:
                 return f"`rotate` was called {batch['calls']} times for a batch of {len(batch['indices'])} images."
@@ -197,12 +191,10 @@ class FromTorchsGenerator(Check):
         finally:
             random.setstate(kept)
             np.random.set_state(numpys)
-        return {"angles": len(runs[0]), "again": runs[0] == runs[1], "other": runs[1] != runs[2]}
+        return {"again": runs[0] == runs[1], "other": runs[1] != runs[2]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["angles"]:
-            return _HELD_BACK
         if not seen["again"]:
             return "After torch.manual_seed with the same seed, the angles differ. Where do they come from?"
         if not seen["other"]:
@@ -220,8 +212,6 @@ class KeepsTheOriginals(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["batches"]:
-            return _HELD_BACK
         if any(batch["changed"] for batch in seen["batches"]):
             return "The data set's own images or labels have changed. The next epoch would augment them a second time."
         return None
