@@ -16,6 +16,9 @@ from .coverage_lines import WITH, CudaLine, cuda_lines
 from .coverage_reasons import REASONS
 from .coverage_run import CountedRun, counted_run
 from .settings import SETTINGS, settings_of
+from .smaller import SMALLER
+
+_SMALLER = ROOT / "tests/pretence/smaller.py"
 
 
 class Coverage:
@@ -80,8 +83,10 @@ def helper_files() -> list[Path]:
 
 def run_on(setting: str, script: Path) -> CountedRun:
     """Return what `script` does on the machine of a setting."""
-    path = script.relative_to(ROOT).as_posix()
-    return counted_run(f"{script.stem}.{setting}", ["-m", "tests.pretence", *SETTINGS[setting], path])
+    command = [path.relative_to(ROOT).as_posix() for path in (_SMALLER, script)]
+    if script.stem not in SMALLER:
+        del command[0]
+    return counted_run(f"{script.stem}.{setting}", ["-m", "tests.pretence", *SETTINGS[setting], *command])
 
 
 def run_helper_tests() -> list[CountedRun]:

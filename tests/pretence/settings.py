@@ -24,5 +24,8 @@ _TRAINS_7B = ("20_x4_lora",)  # where there is room, which no CPU can wait for
 
 
 def settings_of(path: Path) -> list[str]:
-    """Return the names of the settings in which the source at `path` runs."""
-    return ["t4"] if path.stem in _TRAINS_7B else list(SETTINGS)
+    """Return the names of the settings in which the source at `path` runs: four GPUs only where it starts ranks."""
+    if path.stem in _TRAINS_7B:
+        return ["t4"]
+    many = any(name in path.read_text(encoding="utf-8") for name in ("run_ranks", "torchrun", "device_count"))
+    return list(SETTINGS) if many else ["h100", "t4"]

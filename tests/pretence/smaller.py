@@ -1,0 +1,48 @@
+"""Run a lab on a pretended GPU with smaller sizes: `python tests/pretence/smaller.py solutions/03_mixed_precision.py`.
+
+On CUDA the labs use models that keep a real GPU busy. Here a CPU computes them, so `SMALLER` names the sizes in a lab's
+source that a CPU cannot wait for. Only numbers change, and no line moves, so the lines that run are the lab's.
+"""
+
+import sys
+from pathlib import Path
+
+SMALLER: dict[str, dict[str, str]] = {
+    "03_mixed_precision": {
+        "tokens[: 16 * 1024].view(16, 1024)": "tokens[: 2 * 64].view(2, 64)",
+        "SmallCNN(256)": "SmallCNN(8)",
+        "images.repeat(4, 1, 1, 1), labels.repeat(4)": "images.repeat(1, 1, 1, 1), labels.repeat(1)",
+        "SmallGPT(context=1024, layers=8, width=1024)": "SmallGPT(context=64, layers=2, width=64)",
+    },
+    "03b_x1_amp_cnn": {
+        "SmallCNN(width=256)": "SmallCNN(width=8)",
+        "large.train_x[:1024].clone(), large.train_y[:1024]": "large.train_x[:64].clone(), large.train_y[:64]",
+    },
+    "04_gradient_accumulation": {'256 if device.type == "cuda"': '32 if device.type == "cuda"'},
+    "05_activation_checkpointing": {'(512, 4) if device.type == "cuda"': '(64, 4) if device.type == "cuda"'},
+    "05b_selective_checkpointing": {
+        '(512, 4) if device.type == "cuda"': '(64, 4) if device.type == "cuda"',
+        '(2048, 1024, 4) if device.type == "cuda"': '(512, 256, 1) if device.type == "cuda"',
+    },
+}
+
+
+def smaller(path: Path) -> str:
+    """Return the source at `path` with the sizes that a CPU can compute.
+
+    Raises:
+        ValueError: `SMALLER` names a text that does not occur exactly once.
+    """
+    text = path.read_text(encoding="utf-8")
+    for old, new in SMALLER.get(path.stem, {}).items():
+        if text.count(old) != 1:
+            raise ValueError(f"{path.name} has {old!r} {text.count(old)} times; SMALLER in {__file__} needs it once")
+        text = text.replace(old, new)
+    return text
+
+
+if __name__ == "__main__":
+    script = Path(sys.argv[1])
+    sys.argv, sys.path[0] = sys.argv[1:], str(script.parent)  # as if Python had been given the lab itself
+    __file__ = str(script)
+    exec(compile(smaller(script), str(script.resolve()), "exec"))
