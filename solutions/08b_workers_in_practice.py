@@ -326,7 +326,7 @@ hint("workers_in_practice.loader")
 # **Contract.** `finished_batch(images, labels, indices, rotate)` returns a batch as a tuple (images, labels).
 #
 # - **In order.** `images` (N, 1, H, W) and `labels` (N,) hold the whole data set, and `indices` is a list of B numbers. Return B images and B labels, in the order of `indices`.
-# - **Angles.** Each image of the batch is rotated by an angle of its own, drawn uniformly from −20 to 20 degrees, and every call draws new ones.
+# - **Angles.** Each image of the batch is rotated by an angle of its own, drawn uniformly and independently from −20 to 20 degrees, and every call draws new ones.
 # - **One call.** `rotate(images, degrees)` rotates B images (B, 1, H, W), each by its own angle from `degrees` (B,). Call it once.
 # - **Source.** The angles come from PyTorch's global generator. `torch.manual_seed` makes them repeatable, and no two workers draw the same ones (section 3).
 # - **Originals.** `images` and `labels` are not changed, because the next epoch needs them.

@@ -20,6 +20,7 @@ MOST = 20.0  # degrees, either way
 IMAGES, APART = 300, 1000.0  # so many images, and the distance between the pixels of one and the next
 SPREAD = MOST / 3**0.5  # the standard deviation of angles that are uniform
 ROOM = 0.2  # relative, for the spread of a few hundred angles
+TREND = 0.35  # correlation with the position: that of 200 independent angles exceeds it once in a million batches
 
 Finished = Callable[[Tensor, Tensor, list[int], Callable[[Tensor, Tensor], Tensor]], Any]
 
@@ -135,6 +136,12 @@ class AnAngleEach(Check):
             )
         if set(first) & set(second):
             return "A second batch of the same indices has angles of the first one. Draw new ones in every call."
+        trend = statistics.correlation(range(len(first)), first)
+        if not abs(trend) <= TREND:
+            return (
+                f"The angles depend on the position in the batch: their correlation with it is {trend:.2f}. Draw each "
+                "image's angle independently."
+            )
         degrees = [each for batch in seen["batches"] for each in batch["degrees"]]
         low, high = min(degrees), max(degrees)
         if not (low >= -MOST - 1e-6 and high <= MOST + 1e-6):
