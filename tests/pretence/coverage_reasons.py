@@ -25,6 +25,10 @@ REASONS: dict[tuple[str, str], str] = {
         "def steps_of_xl(gpu, steps=2):",
     ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
     (
+        "solutions/07_where_the_time_goes.py",
+        'print("Not applicable: no GPU here whose data sheet is in the catalog.")',
+    ): "The catalog has the data sheet of each pretended GPU; every notebook prints it on a CPU.",
+    (
         "solutions/06b_oom_clinic.py",
         "def life_of_a(steps):",
     ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",

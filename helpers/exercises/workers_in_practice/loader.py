@@ -1,7 +1,8 @@
 """Check of a loader that keeps a device fed, with the same samples as the slow one.
 
-The waits of data set and device are sleeps, so an answer that has too few workers can never be fast enough by luck;
-and of three epochs the best one counts, so that a right answer has its chances on a busy machine.
+Too few workers are counted, not timed: the data set's log shows how many reads run at the same time. What else makes
+an epoch slow is timed. Of several epochs the best one counts, and where a read takes longer than the store's latency,
+so may the epoch: a right answer has its chances on a busy machine.
 """
 
 import itertools
@@ -66,7 +67,14 @@ def _epoch(loader: Iterable[Any], files: DigitFiles, step: float = 0.0) -> Evide
         "quickest": float((files.log[:, 1] - files.log[:, 0]).min()),
         "processes": sorted({int(process) for process in files.log[:, 2]} - {os.getpid()}),
         "degrees": files.log[:, 3].tolist(),
+        "at_once": _at_once(files.log),
+        "took": float((files.log[:, 1] - files.log[:, 0]).median()),
     }
+
+
+def _at_once(log: torch.Tensor) -> int:
+    """Return how many reads of a log (reads, start and end and more) run at the same time, at most."""
+    return max(int(((log[:, 0] <= start) & (log[:, 1] > start)).sum()) for start in log[:, 0])
 
 
 def _waiting(loader: Iterable[Any], files: DigitFiles, batch: int) -> float:
@@ -102,13 +110,17 @@ class KeepsPace(Check):
             early, epochs = int(files.reads.sum()), []
             read = files.log[files.reads > 0]  # on a busy machine a read takes longer than it waits
             took = float((read[:, 1] - read[:, 0]).median()) if early else 0.0
-            for _ in range(4):
+            for number in range(6):
                 epochs.append(_epoch(loader, files, step))
-                if len(epochs) >= 2 and not TARGET < epochs[-1]["seconds"] / alone < 3:
+                late = epochs[-1]["seconds"] / alone / max(1.0, epochs[-1]["took"] / latency)
+                few = TARGET * max(epoch["at_once"] for epoch in epochs) < batch * latency / step
+                if number and (late <= TARGET or few):
                     break  # another chance is not needed, or would not help
-            best = min(epoch["seconds"] for epoch in epochs[1:])
+            best = min(epochs[1:], key=lambda epoch: epoch["seconds"])
             seen[store] = {
-                "ratio": best / alone,
+                "ratio": best["seconds"] / alone,
+                "slowed": best["took"] / latency,
+                "at_once": max(epoch["at_once"] for epoch in epochs),
                 "early": early,
                 "took": took,
                 "reads": epochs[1]["reads"],
@@ -119,8 +131,6 @@ class KeepsPace(Check):
                 "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
                 "restarted": epochs[0]["processes"] != epochs[1]["processes"],
             }
-            if not best <= 3 * alone:
-                break  # the verdict is clear
         return seen
 
     @staticmethod
@@ -151,8 +161,11 @@ class KeepsPace(Check):
             if got["workers"] > allowed:
                 least = "at least " if got["workers"] == got["steps"] else ""  # one batch for each that was seen
                 return f"{case}: {least}{_workers(got['workers'])}; {rule}, and {allowed} are allowed."
-            if not got["ratio"] <= TARGET:
+            few = TARGET * got["at_once"] < batch * latency / step
+            if few or not got["ratio"] <= TARGET * min(2.0, max(1.0, got["slowed"])):
                 slow = f"{case}: from its first batch on, an epoch takes {got['ratio']:.2f} x its steps, not {TARGET}."
+                if few and got["ratio"] <= TARGET:  # the steps were slow, too
+                    slow = f"{case}: {got['at_once']} at most of its files are read at the same time."
                 if not got["workers"]:
                     return f"{slow} No workers: the main process reads between the steps, and nothing overlaps."
                 if got["workers"] >= needed:
