@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | list what grows with the sequence, and predict which layouts fit an 8B model with 128k tokens; merge partial attention by log-sum-exp; send blocks around a ring of ranks; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory |
-# | Time | 100 to 125 minutes; a good place to stop is after section 3 |
+# | After this you can | list what grows with the sequence, and predict in which layouts an 8B model with 128k tokens fits; merge partial attention by log-sum-exp; send blocks around a ring of ranks; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory |
+# | Time | 95 to 120 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#where_memory_goes]], [[#fused_kernels]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
@@ -59,7 +59,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two blocks, 8 heads, and two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. Besides the scores, each block saves about 1,300 numbers per token. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[fused_kernels]]).
+# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder (two blocks, 8 heads) with each of two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. Besides the scores, each block saves about 1,300 numbers per token. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[fused_kernels]]).
 #
 # **Predict.** With plain attention, by what factor do the bytes saved for the backward pass grow if the sequence has 1,024 tokens instead of 256?
 
@@ -100,31 +100,29 @@ show_table(table)
 # %% [markdown] name="grows_explained"
 # Scores grow with the square of the sequence length, and all other activations grow linearly. Fused attention removes the quadratic part. This lab is about the linear part.
 #
-# The planner does this calculation for a real model: Llama 3.1 8B on eight H100s (80 GB) with fused attention. At first, each GPU trains on one sequence of 131,072 tokens, and the parameters are sharded over all eight ([[sharding]]). For the backward pass, each of the model's 32 blocks saves as many bytes as about 17 BF16 tensors of shape (tokens, 4,096). A block that is recomputed ([[activation_checkpointing]]) saves only its input, one such tensor. The vocabulary has 128,256 entries. Parameters, gradients and optimizer state take about 16 bytes per parameter, sharded over the eight GPUs.
+# The planner does this calculation for a real model: Llama 3.1 8B on eight H100s (80 GB) with fused attention. At first, each GPU trains on one sequence of 131,072 tokens, and the parameters are sharded over all eight ([[sharding]]). For the backward pass, each of the model's 32 blocks saves about as many bytes as 17 BF16 tensors of shape (tokens, 4,096). A block that is recomputed ([[activation_checkpointing]]) saves only its input, one such tensor. The vocabulary has 128,256 entries. Parameters, gradients and optimizer state take about 16 bytes per parameter, sharded over the eight GPUs.
 #
-# The planner tries five layouts:
+# The planner tries four layouts:
 #
 # 1. 8 sequences, one on each GPU;
 # 2. the same, with every block recomputed;
-# 3. 4 sequences, each split over 2 GPUs;
-# 4. 1 sequence, split over all 8 GPUs;
-# 5. the same, with every block recomputed.
+# 3. 1 sequence, split over all 8 GPUs;
+# 4. the same, with every block recomputed.
 #
-# **Predict.** In how many of the five layouts does each GPU need less than 80 GB?
+# **Predict.** In how many of the four layouts does each GPU need less than 80 GB?
 
 # %% name="plan_guess"
 my_guess = None  # layouts
 ### BEGIN GUESS
 my_guess = 3  # recomputed, or split over all GPUs
 ### END GUESS
-fits_guess = Prediction("Layouts that fit in 80 GB", my_guess, "of 5", difference=True)
+fits_guess = Prediction("Layouts that fit in 80 GB", my_guess, "of 4", difference=True)
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
 layouts = {
     "8 sequences, one on each GPU": {"shard": 8},
     "the same, blocks recomputed": {"shard": 8, "recompute": "full"},
-    "1 sequence on 2 GPUs, 4 at once": {"shard": 4, "context": 2},
     "1 sequence on 8 GPUs": {"context": 8},
     "1 on 8 GPUs, blocks recomputed": {"context": 8, "recompute": "full"},
 }
@@ -176,7 +174,7 @@ print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() -
 #
 # - `out` is (..., R, d) and `lse` is (..., R), in FP32 or FP64. The result has the same shapes and dtype.
 # - `lse` may lie anywhere between −10,000 and 10,000, and differ from row to row. Such values cause no overflow and no NaN.
-# - An `lse` of -inf means that the row attended to no column. For such a row, the other result is the answer. If the row attended to no column in either result, `out` is 0 and `lse` is -inf.
+# - An `lse` of -inf means that the row attended to no column; its `out` is then 0. For such a row, return the other result. If a row attended to no column in either result, return 0 and -inf for it.
 # - The inputs are not changed.
 
 
@@ -251,7 +249,7 @@ received_guess.reveal(received, how="counted")
 #
 # - It sends each tensor to the next rank and receives the tensors of the previous rank. The last rank sends to rank 0. Nothing else is sent.
 # - The call starts all messages and does not wait for other ranks. `finish()`, which takes no arguments, waits until the messages have arrived.
-# - After `finish()`, `arriving` is a list of new tensors with the values that the previous rank passed to its `shift`, in the same order, with the same shapes and dtypes.
+# - `arriving` is a list of new tensors. After `finish()` they hold the values that the previous rank passed to its `shift`, in the same order, with the same shapes and dtypes.
 # - `tensors` may have different shapes and dtypes, need not be contiguous, and are not changed. Several shifts may be in flight at a time. They are finished in the order in which they were started.
 
 
@@ -349,7 +347,7 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
     print(f"{name:20} and whole lse: dq off by {(dq - right).norm() / right.norm():.0e}")
 
 # %% [markdown] name="backward_contract"
-# dq belongs to the rows, so it stays on their rank. dk and dv belong to the rank that owns the block, so every other rank has to send its contribution there.
+# dq belongs to the rows, so it stays on their rank. dk and dv belong to the rank that owns the block, so let their sums follow the block around the ring: each rank adds its contribution and sends the sums on. After N shifts they are home.
 #
 # ### Your turn: backward
 #
@@ -473,7 +471,7 @@ claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 #
 # ### What a rank holds
 #
-# Now the sequence stays the same, and more ranks share it. The next cells measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. For comparison, one process runs `attend` and `attend_backward` once on the whole sequence. It peaks at 13 tensors of the size of its keys: q, k, v and their three gradients, the output and its gradient, and five of temporary tensors inside `attend_backward`. On a rank, `attend_backward` has the same tensors, but each is as large as one block.
+# Now the sequence stays the same, and more ranks share it. The next cells measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. For comparison, one process runs `attend` and `attend_backward` once on the whole sequence. It peaks at 13 tensors of the size of its keys: q, k, v and their three gradients, the output and its gradient, and five temporary tensors inside `attend_backward`. On a rank, `attend_backward` has the same tensors, but each is as large as one block.
 #
 # **Predict.** With four ranks, what is the peak of one rank, as a fraction of the single process's peak? (Count the blocks that `ring_backward` holds at its busiest moment; one block is a quarter of the keys.)
 
@@ -528,7 +526,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They are q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's. The claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
+# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks it falls by nearly half; the last column shows how many more blocks a rank holds with four. "1/N" hides a constant. The contract asks only that this constant stop growing with N. The peak is that of **your** functions, so it may be larger or smaller than the course's. Which of the tensors that are alive at the same time could share a buffer?
 #
 # The claim that the messages hide behind arithmetic needs GPUs. [[Balance_and_documents]] computes how long a sequence must be for that.
 #
@@ -549,7 +547,7 @@ claims
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
 # - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
-# - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N, too, but from a higher level.
+# - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N as well, but stays well above 1/N of one process's.
 #
 # **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then split the sequence. [[Balance_and_documents]] shows which rank should get which tokens, what changes in training, and when a method other than the ring is better.
 #

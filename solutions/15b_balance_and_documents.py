@@ -59,7 +59,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over gloo'}")
 
 # %% [markdown] name="ring_again"
-# This lab starts with the ring of [[context_parallel]]. The sequence is split into **chunks** of equal length, numbered from 0, and `order[r]` lists the chunks that rank r holds. In `ring_forward` the ranks pass their blocks of keys and values around, and each rank computes its rows of causal attention. `ring_backward` returns the gradients of a rank's queries, keys and values. The next cell wraps the two functions, as the course wrote them, so that autograd can use them, and adds the attention of a single process to compare with. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of them, and `trial.distances` compares its results with those of one process.
+# This lab starts with the ring of [[context_parallel]]. The sequence is split into **chunks** of equal length, numbered from 0, and `order[r]` lists the chunks that rank r holds. In `ring_forward` the ranks pass their blocks of keys and values around, and each rank computes its rows of causal attention. `ring_backward` returns the gradients of a rank's queries, keys and values. The next cell wraps the course's versions of the two functions so that autograd can use them, and adds the attention of a single process for comparison. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of them, and `trial.distances` compares its results with those of one process.
 
 
 # %% name="ring" setup=true
@@ -416,7 +416,7 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
 # %% [markdown] name="hide_explained"
 # Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and their FP32 gradients travel, which together have three times the bytes of the forward pass. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
 #
-# **All-gather.** (This lab does not run it; the counts below follow from the collectives.) Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. According to its paper, Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but in its source still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys or its values, everything in one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation automatically, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** (This lab does not run it; the counts below follow from the collectives.) Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. According to its paper, Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but according to its source it still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys or its values, everything in one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation automatically, and every rank holds the keys and values of the whole sequence.
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention, every rank gives away all heads but its share, and receives all tokens for the heads that it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023).
 #
@@ -428,7 +428,7 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
 #
 # - `x` (B, H, S, d) has the same shape on every rank. `split` and `join` are two of its dimensions: 1 (heads) and 2 (tokens), or 2 and 1. The size of `x` in dimension `split` is a multiple of the number of ranks N.
 # - Cut `x` into N equal slices along `split`. Rank j gets slice j of every rank, and joins these slices along `join`, in the order of the ranks. So with `split` 1 and `join` 2, (B, H, T/N, d) becomes (B, H/N, T, d).
-# - Each slice goes only to the rank that needs it: one `all_to_all_single` with the bytes of `x`, and no other message.
+# - Each slice goes only to the rank that needs it: one all-to-all with the bytes of `x`, and no other message.
 # - `x` need not be contiguous, and is not changed.
 
 

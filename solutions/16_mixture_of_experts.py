@@ -68,9 +68,9 @@ show(
 #
 # **Contract.** Write four functions for n tokens of width C, E experts and k choices per token. n may be 0.
 #
-# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probabilities (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
+# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probabilities (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum, in the dtype of `logits`. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
 # - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,), where row j belongs to choice source[j] of `chosen.flatten()`.
-# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: with many ranks ([[expert_parallel]]), a rank without tokens still takes part in the exchange of gradients.
+# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · `F.gelu`(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: with many ranks ([[expert_parallel]]), a rank without tokens still takes part in the exchange of gradients.
 # - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows, each multiplied by its weight.
 
 
@@ -153,7 +153,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# The mixture has four times the parameters at the same FLOPs. The rest of both ratios, above 4 and above 1, comes from the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# The mixture has four times the parameters at the same FLOPs. The router adds the small rest of both ratios. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -570,7 +570,7 @@ claims.record("C19", said, subject, sum(savings) / 2 / ratio, "times", 0.8, 1.25
 # %% [markdown] name="seconds_text"
 # ### Seconds and MFU
 #
-# The last column of the table gives the FLOPs of a step.
+# The last column of the table above gives the FLOPs of a step.
 #
 # **Predict.** On this machine, how much longer does a step of dense 512 take than a step of the bias mixture: is the ratio of the times nearest to 1, 2 or 3?
 
@@ -645,9 +645,9 @@ show_table(table)
 # %% [markdown] name="fine_text"
 # ### Finer experts, and a shared one
 #
-# DeepSeek's models change two things. **Fine-grained experts** are twice as many of half the size, with k doubled. They have the same parameters and FLOPs, apart from the router, and allow many more combinations. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
+# DeepSeek's models change two things. With **fine-grained experts**, there are twice as many experts, each half the size, and k is doubled. They have the same parameters and FLOPs, apart from the router, and allow many more combinations. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
 #
-# The next cells compare the 8 experts with k = 2 with 16 experts of half the size and k = 4, and with one shared expert of that size beside 15 others and k = 3.
+# The next cells compare three layers: 8 experts with k = 2; 16 experts of half the size with k = 4; and 15 of these with k = 3 plus a shared one.
 #
 # **Predict.** What is the peak memory of the layer's forward and backward pass with 16 fine experts, relative to 8?
 

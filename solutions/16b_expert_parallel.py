@@ -70,7 +70,7 @@ show(
 )
 
 # %% [markdown] name="mixtures_text"
-# The subjects are two of the mixtures of [[mixture_of_experts]], both trained on English text for 200 steps: 2 blocks, 8 experts each, k = 2. In one of them nothing balances the experts. In the other, a bias on the router's choice is nudged after each step. `route`, `permute`, `grouped`, `unpermute` and the class `MoE` are that lab's, as the course wrote them. The next cell trains both. `joint` is a batch of 4,096 windows of text that the ranks will share.
+# This lab uses two of the mixtures of [[mixture_of_experts]], both trained on English text for 200 steps: 2 blocks, 8 experts each, k = 2. In one of them nothing balances the experts. In the other, a bias on the router's choice is nudged after each step. `route`, `permute`, `grouped`, `unpermute` and the class `MoE` are that lab's, as the course wrote them. The next cell trains both. `joint` is a batch of 4,096 windows of text that the ranks will share.
 
 
 # %% name="mixtures"
@@ -322,9 +322,9 @@ claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest[
 #
 # If both experts of a token are on the same rank, its row is sent there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
 #
-# What if you avoid counts altogether? On TPUs (GShard, Switch Transformer), all shapes are fixed before the program runs. Each rank then sends parts of one fixed size to every other rank, padded with zeros where there are fewer rows. Take the best case in which no row is dropped: the size is that of the largest part of the layer, of all 16 parts, in this batch.
+# What if you avoid counts altogether? On TPUs (GShard, Switch Transformer), all shapes are fixed before the program runs. Each rank then sends parts of one fixed size to every other rank, padded with zeros where there are fewer rows. Take the smallest size that drops no row: that of the largest of the layer's 16 parts in this batch.
 #
-# **Predict.** Without balancing, how many times the bytes of uneven parts do parts of this fixed size take?
+# **Predict.** Without balancing, what is the ratio of the bytes of fixed-size parts to those of uneven parts?
 
 # %% name="fixed_guess"
 my_guess = None  # bytes of fixed-size parts / of uneven parts
@@ -412,7 +412,7 @@ show(
 # - `over_all`: average every gradient over all ranks, as `DistributedDataParallel` does by default;
 # - `over_copies`: average shared parameters over all ranks, and an expert's parameters over the ranks that hold that expert.
 #
-# **Predict.** Train 50 steps with AdamW on a 2 × 2 mesh with `over_all`. The loss starts near ln 256 ≈ 5.5 nats. Which of 0.01, 0.2 and 2 nats is nearest to what the final loss with `over_all` exceeds that of one process by?
+# **Predict.** Train 50 steps with AdamW on a 2 × 2 mesh with `over_all`. The loss starts near ln 256 ≈ 5.5 nats. By how much does the final loss with `over_all` exceed that of one process: is it nearest to 0.01, 0.2 or 2 nats?
 
 # %% name="groups_guess"
 my_guess = None  # loss with over_all - correct loss
@@ -645,6 +645,6 @@ claims
 #
 # **What to reach for when.** If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes.
 #
-# **Next.** [[Choosing_a_layout]] plans what more expert ranks cost and save, beside all other kinds of parallelism.
+# **Next.** [[Choosing_a_layout]] plans expert parallelism together with all other kinds of parallelism.
 #
 # **Sources.** Lepikhin et al. 2020, *GShard* (expert parallelism, fixed shapes); Fedus et al. 2021, *Switch Transformers*; DeepSeek-AI 2024, *DeepSeek-V3*, and its library DeepEP; torchtitan, `torchtitan/distributed/expert_parallel.py`.

@@ -148,7 +148,7 @@ class KnowsWhatIsEmpty(Check):
             said = _wrong({case: seen[case]}, {case: want})
             if seen[case]["empty"] != want["empty"] and "NaN" not in (said or ""):
                 empty, right = seen[case]["empty"], want["empty"]
-                return f"{case}: lse is -inf in {empty} rows; it should be in the {right} rows that saw no column."
+                return f"{case}: lse is -inf in {empty} rows, not in the {right} that attended to no column."
             if said:
                 return said
         return None

@@ -1,6 +1,6 @@
 """One run of the learner's ring on a rank, and what is measured: results, work, messages, memory, inputs.
 
-All checks of a direction use the same runs: one start of 2 ranks and one of 5.
+All checks of a direction use the same runs: one start each of 2, 4 and 5 ranks.
 """
 
 import math
@@ -20,7 +20,7 @@ from ..base import Evidence
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
-from .block_log import BlockLog, attending
+from .block_log import PRODUCTS, BlockLog, attending
 
 Order = list[list[int]]
 FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
@@ -54,7 +54,10 @@ SETTINGS: dict[int, dict[str, Setting]] = {  # by number of ranks
         "5 ranks, two chunks each, first and last": Setting([[0, 9], [1, 8], [2, 7], [3, 6], [4, 5]], (2, 1)),
         "5 ranks, two chunks each, dealt out in any order": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
     },
+    4: {},  # for the peak only
 }
+FEWER, MORE = 4, 5  # ranks whose peaks are compared: with fewer than 4, an answer may not yet hold all of its buffers
+GROWTH = 1.0  # blocks that the peak may grow from 4 to 5 ranks; keeping all keys and values takes 2 more
 LARGE = {n: Setting([[rank] for rank in range(n)], (1, 1), LONG) for n in SETTINGS}
 
 
@@ -128,17 +131,38 @@ def _named(seen: Evidence) -> Iterator[tuple[str, list[Evidence]]]:
             yield name, [rank["settings"][i] for rank in ranks]
 
 
-class _EarlyMessages(BlockLog):
-    """A log that counts the messages that this rank had started when its first block was done."""
+class _SentOn(Collectives):
+    """Records the messages, and counts the numbers sent that are keys or values."""
 
-    def __init__(self, calls: Collectives) -> None:
+    def __init__(self, case: RingCase) -> None:
         super().__init__()
-        self.early, self._calls = 0, calls
+        self.numbers, self._given = 0, torch.cat([t.flatten() for t in case.whole[1:3]])
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation if it is a message."""
+        super().see(func, args, kwargs, result)
+        if func.namespace == "c10d" and func._schema.name.endswith("::send"):
+            self.numbers += sum(int(torch.isin(t, self._given).sum()) for t in args[0])
+
+
+class _EarlyMessages(BlockLog):
+    """A log of what this rank had started to send when each block was done."""
+
+    def __init__(self, case: RingCase, calls: _SentOn) -> None:
+        super().__init__()
+        self.messages, self.late = 0, []  # messages before the first block; steps whose keys and values were late
+        self._case, self._calls, self._scores = case, calls, 0.0
 
     def note(self, kind: str, work: float, start: float) -> None:
         """Write down a block that is done."""
         if not self.entries:
-            self.early = sum(call.name == "send" for call in self._calls.calls)
+            self.messages = sum(call.name == "send" for call in self._calls.calls)
+        n, chunk = dist.get_world_size(), self._case.setting.chunk
+        diagonal = chunk * (chunk + 1) / 2  # the scores of step 0 where each rank has one chunk
+        step = 0 if self._scores < diagonal else 1 + int((self._scores - diagonal) // chunk**2)
+        if self._calls.numbers < 2 * min(step + 1, n - 1) * self._case.mine[1].numel():
+            self.late.append(step)
+        self._scores += work / PRODUCTS[kind]
         super().note(kind, work, start)
 
 
@@ -146,7 +170,7 @@ def _run(case: RingCase, look: Look) -> Evidence:
     """Call the learner's function on one rank and note everything that is asked of it."""
     names, inputs, call = look
     kept = [t.clone() for t in inputs]
-    with Collectives() as calls, _EarlyMessages(calls) as log:
+    with _SentOn(case) as calls, _EarlyMessages(case, calls) as log:
         got = call()
     right, block = case.right(), case.mine[1].nbytes
     ahead = {way: case.right(int(way)) for way in AHEAD}
@@ -159,7 +183,8 @@ def _run(case: RingCase, look: Look) -> Evidence:
         "ahead": {way: {name: noted(t[name]) for name in names} for way, t in ahead.items()},
         "work": work,
         "scores": case.work(),
-        "early": log.early,
+        "early": log.messages,
+        "late": log.late if case.rank == case.chunks - 1 else [],  # of one chunk each, the last rank has a block a step
         "blocks": sum(call.nbytes for call in calls.calls if call.name == "send") / block,
         "others": [list(call) for call in calls.calls if call.name not in ("send", "recv")],
         "changed": [not torch.equal(t, before) for t, before in zip(inputs, kept, strict=True)],
@@ -247,22 +272,28 @@ def wrong_messages(seen: Evidence, most: Callable[[int], float]) -> str | None:
 
 
 def late_messages(seen: Evidence) -> str | None:
-    """Say which rank computes its first block before it starts a message."""
+    """Say which rank computes a block before the keys and values for the next step are on their way."""
     for case, ranks in _named(seen):
-        texts = [None if got["early"] else "computes its first block before it has started a message" for got in ranks]
+        texts = []
+        for got in ranks:
+            late = got["late"][:1] if got["early"] else [0]
+            texts += [
+                f"computes the block of step {step} before it sends the keys and values for step {step + 1}"
+                for step in late
+            ] or [None]
         if said := by_rank(case, texts):
             return said
     return None
 
 
-def wrong_growth(seen: Evidence, most: float) -> str | None:
-    """Say that the peak of a rank grows with the ranks by more than `most` blocks."""
-    few, many = (max(rank["peak"] for rank in seen[str(n)]) for n in SETTINGS)
-    if many <= few + most:
+def wrong_growth(seen: Evidence) -> str | None:
+    """Say that the peak of a rank grows with the ranks."""
+    few, many = (max(rank["peak"] for rank in seen[str(n)]) for n in (FEWER, MORE))
+    if many <= few + GROWTH:
         return None
     return (
-        f"The peak of a rank is {few:.1f} blocks of its keys with 2 ranks, and {many:.1f} with 5: it grows with the "
-        "number of ranks. Which blocks does your function still hold when it no longer needs them?"
+        f"The peak of a rank is {few:.1f} blocks of its keys with {FEWER} ranks, and {many:.1f} with {MORE}: it grows "
+        "with the number of ranks. Which blocks does your function still hold when it no longer needs them?"
     )
 
 

@@ -63,7 +63,10 @@ def _wrong_weights(got: Evidence, want: Evidence) -> str:
     if relative_distance(got["weights"], got["probabilities"]) <= EXACT:
         return f"the weights are the probabilities as they are: those of token 0 sum to {sums[0]:.3f}, not to 1."
     if not (sums - 1).abs().max() <= EXACT:
-        return f"the weights of token 0 sum to {sums[0]:.3f}; they should sum to 1."
+        return f"the weights of token 0 sum to {sums[0]:.8g}; they should sum to 1."
+    off = relative_distance(got["weights"], want["weights"])
+    if off < 1e-4:  # four digits would be the same
+        return f"the weights are off by {off:.1g}: were they rounded to a dtype other than that of the logits?"
     first = slice(len(want["chosen"][0]))
     mine, right = ([round(weight, 4) for weight in each["weights"][first]] for each in (got, want))
     return f"the weights of token 0 are {mine}; they should be {right}."
