@@ -318,8 +318,6 @@ show_table([("steps that clip", "no margin", "margin 2x"), *table])
 #
 # Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bit.
 #
-# The next table compares the methods by error and by numbers lost.
-#
 # **Predict.** Give every 32 contiguous gradients a scale of their own, in E4M3. How large is their error, as a share of the error with one scale per tensor?
 
 # %% name="guess_blocks"
@@ -418,7 +416,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
 # %% [markdown] name="outlier_text"
 # The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor is √(1 − share of the largest) times the formula's. (The table above shows a mean over layers.)
 #
-# What are finer scales for? In large language models, a few channels can be a hundred times (2⁷) larger than the rest (Xiao et al. 2022), and a few single numbers 100,000 times (2¹⁷; Sun et al. 2024). We multiply one channel of a real input by such a factor and look at the error of **all the others**. For comparison we also use INT8, whose 255 values are evenly spaced.
+# What are finer scales for? In large language models, a few channels can be a hundred times (2⁷) larger than the rest (Xiao et al. 2022), and a few single numbers 100,000 times (2¹⁷; Sun et al. 2024). We multiply one channel of a real input by such a factor and look at the error of **all the others**. We also use INT8, whose 255 values are evenly spaced.
 #
 # **Predict.** One channel becomes 2¹⁰ times as large. In E4M3 with one scale for the tensor, by what factor does the error of the other channels grow?
 
