@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FP8: numbers and their scales
 #
-# **Training can run on eight-bit numbers, provided that each tensor comes with a scale. You write the cast, three kinds of scales and a block format, and measure their errors on the tensors of a model that trains.**
+# **Training can run on eight-bit numbers, provided that each tensor comes with a scale. You write the cast, three kinds of scales and a block format, and measure their errors on the tensors of a model in training.**
 #
 # | | |
 # |---|---|
@@ -71,7 +71,7 @@ show_table([("number", "E4M3", "E5M2"), *casts])
 # **Contract.** `quantize(x, dtype, scale=1.0)` divides `x` by `scale` and returns the quotients in FP8, so that scale times values is close to x.
 #
 # - `x` is FP32 or BF16, of any shape, and is not changed. `dtype` is E4M3 or E5M2. `scale` is a number, or a tensor that broadcasts to the shape of `x`.
-# - The division is in FP32, and the only rounding is the one to `dtype`. (In BF16, the quotient would be rounded once more, before the cast.)
+# - Divide in FP32, and cast the quotient to `dtype` at once. (A division in BF16 would round twice: to BF16, and then in the cast.)
 # - A number above the format's maximum becomes the maximum, with its sign. NaN stays NaN.
 
 
@@ -219,7 +219,7 @@ claims.record(
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
-# (Each number's weight in the norm is its square. We assume that these weights are spread evenly over the logarithm of the size. Real tensors come close to that; for uniformly distributed numbers the error is a tenth smaller.) Neither the tensor nor the scale appears in the formula. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
+# (A number's weight in the norm is its square. The last line above compares the formula with the table.) Neither the tensor nor the scale appears in the formula. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
 #
 # The **error** is smaller in E4M3 for every tensor. E5M2 **loses** slightly fewer gradients. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. The reason is range: gradients have the widest spread, and their scale may be out of date (next section). [[Training_in_fp8]] tests whether the choice matters for training.
 
@@ -317,8 +317,6 @@ show_table([("steps that clip", "no margin", "margin 2x"), *table])
 # If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. A **trend** changes this percentage: a rising amax sets a new record more often, and a falling amax hardly ever does.
 #
 # Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bit.
-#
-# The next table compares the methods by error and by numbers lost.
 #
 # **Predict.** Give every 32 contiguous gradients a scale of their own, in E4M3. How large is their error, as a share of the error with one scale per tensor?
 
@@ -418,7 +416,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
 # %% [markdown] name="outlier_text"
 # The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor is √(1 − share of the largest) times the formula's. (The table above shows a mean over layers.)
 #
-# What are finer scales for? In large language models a few channels can be a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input by such a factor and look at the error of **all the others**. For comparison we also use INT8, whose 255 values are evenly spaced.
+# What are finer scales for? In large language models, a few channels can be a hundred times (2⁷) larger than the rest (Xiao et al. 2022), and a few single numbers 100,000 times (2¹⁷; Sun et al. 2024). We multiply one channel of a real input by such a factor and look at the error of **all the others**. We also use INT8, whose 255 values are evenly spaced.
 #
 # **Predict.** One channel becomes 2¹⁰ times as large. In E4M3 with one scale for the tensor, by what factor does the error of the other channels grow?
 
@@ -476,12 +474,12 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. An outlier as large as those of language models ruins INT8 and costs E4M3 with one scale almost nothing. Finer scales are for formats with less range, such as those of four bits (section 6), and for tensors that lose too many numbers. With block scales, an outlier affects only the 31 other numbers of its block.
+# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. A factor of 2⁸ ruins INT8, and even 2¹² costs E4M3 with one scale almost nothing. Beyond that, E4M3 needs finer scales, too. With block scales, an outlier affects only the 31 other numbers of its block. The main use of finer scales is in formats with less range, such as those of four bits (section 6).
 
 # %% [markdown] name="recipes_explained"
 # ## 6 · Blocks in the standard: MXFP8
 #
-# The units of NVIDIA's Blackwell GPUs apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values (the standard also allows E5M2), and a scale in **E8M0** for every 32 contiguous values. E8M0 is eight bits of exponent: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN, without sign or zero (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
+# The units of NVIDIA's Blackwell GPUs apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values (the standard also allows E5M2), and a scale in **E8M0** for every 32 contiguous values. E8M0 has eight exponent bits and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
 #
 # ### Your turn: the block format
 #
@@ -542,7 +540,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 30  # a number gets another scale in each copy, and so it is rounded in another way
 ### END GUESS
-twice_guess = Prediction("Weights whose two copies in MXFP8 differ", my_guess, "%")
+twice_guess = Prediction("Weights whose two copies in MXFP8 differ", my_guess, "%", difference=True)
 
 
 # %% name="rounding_ways"
@@ -631,7 +629,7 @@ show_table(table)
 print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom that the clipping buys is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
+# With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost, because a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and these tensors do not need the extra range that it adds at the bottom. With four bits, the size of the blocks and the precision of the scale make a visible difference.
 #
 # The rule that never clips is called **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 
@@ -669,8 +667,8 @@ claims
 # - With eight bits, finer scales hardly make the error smaller. They keep an outlier from reaching other blocks, and small numbers from being lost. With four bits, the size of the blocks and the precision of their scales matter.
 # - MX blocks run along the summed dimension, so each tensor is quantized twice.
 #
-# **What to reach for when.** If you can afford to read each tensor twice, use current scaling: it cannot be out of date. If the cast must happen in one pass, use delayed scaling, with a margin. Use block scales on units that apply them, and for tensors that one scale cannot hold. With four bits, you need them.
+# **What to reach for when.** If you can afford to read each tensor twice, use current scaling: it cannot be out of date. If the cast must happen in one pass, use delayed scaling, with a margin. Use block scales on GPUs that apply them in hardware, and for tensors whose numbers do not fit under one scale. With four bits, you need them.
 #
 # **Next.** [[Training_in_fp8]] builds a linear layer from these casts, trains with it, and measures what FP8 does to loss, memory and time.
 #
-# **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · documentation of Transformer Engine (*FP8 recipes*) and torchao (`torchao.prototype.mx_formats`).
+# **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · Xiao et al. 2022, *SmoothQuant*, arXiv:2211.10438; Sun et al. 2024, *Massive Activations in Large Language Models*, arXiv:2402.17762 (outliers) · documentation of Transformer Engine (*FP8 recipes*) and torchao (`torchao.prototype.mx_formats`).

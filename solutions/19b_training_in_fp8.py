@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Training in FP8
 #
-# **On GPUs with FP8 units, matmuls in FP8 are faster than in 16 bits. You write the backward pass of a linear layer in FP8, train with it, and measure what becomes of the error, the loss, the memory and the time of a step.**
+# **On GPUs with FP8 units, matmuls in FP8 are faster than in 16 bits. You write the backward pass of a linear layer in FP8, train with it, and measure how it changes the error, the loss, the memory and the time of a step.**
 #
 # | | |
 # |---|---|
@@ -61,7 +61,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # - **`quantize(x, dtype, scale)`** returns the FP8 values of x / scale. **`current_scale(x, dtype)`** takes the scale from the amax of x, and **`delayed_scale(history, x, dtype)`** from those of earlier steps. `one_scale(x)` casts x to E4M3 and back.
 # - **`nvfp4(x, to_format)`** casts x (rows, n) to four bits and back: values in E2M1, and a scale for every 16 of a row. `to_format` is the function that rounds to E2M1, normally to the nearest.
 # - **The formula.** The relative error of a cast is 0.212 × 2⁻ᵐ for a format with m fraction bits, whatever the scale.
-# - **The subject** is a GPT of two layers, trained in BF16 for 60 steps. Each batch of 512 tokens counts as one of 64 micro-batches. The inputs **x**, weights **w** and gradients of outputs **g** of its eight linear layers are recorded.
+# - **The subject** is a GPT of two layers, trained in BF16 for 60 steps. Each batch of 512 tokens counts as one of 64 micro-batches. We record the inputs **x**, the weights **w** and the gradients of the outputs **g** of its eight linear layers.
 #
 # The next cell trains it again, and keeps the tensors of the last step.
 
@@ -119,7 +119,7 @@ print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
 # %% [markdown] name="layer_text"
 # ### Your turn: the backward pass
 #
-# Start with its two matmuls. You get their operands in FP8. With one scale per tensor, you can simply transpose the values.
+# Start with its two matmuls. Their operands are already in FP8. With one scale per tensor, you can simply transpose the values.
 #
 # **Contract.** There are M tokens, K inputs and N outputs. The matrices `g8` (M, N), `x8` (M, K) and `w8` (N, K) are in FP8, and each comes with its scale. `product(a, scale_a, b, scale_b)` is `scaled_mm` or behaves like it.
 #
@@ -429,13 +429,13 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% from BF16's", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
+# With scales, FP8 stays within a percent of BF16's loss, and another seed changes the loss more than that. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
 #
 # ## 3 · Does it save memory?
 #
 # Next, the memory meter measures one step of a GPT of width 256, after a first step has created the optimizer state. We compare BF16, torchao's FP8, and our FP8 with three choices of what to save.
 #
-# In all of these runs, weights and optimizer state are in BF16. torchao's layer saves its input and its weight for the backward pass as our `Float8Product` does with `keep_x=False` and `keep_w=False`.
+# In all of these runs, weights and optimizer state are in BF16.
 #
 # **Predict.** After the forward pass a step holds parameters, optimizer state and activations. What fraction of BF16's total does torchao's FP8 hold?
 
@@ -478,7 +478,7 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # (The peaks of FP8 are higher because casts and emulation need temporaries. *Weight copies* are weights in FP32 that are about to be cast. Hopper's units also need transposed copies.)
 #
-# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
+# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this, like our *keeps BF16*. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
 # *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
@@ -536,7 +536,9 @@ print(f"by an H100's data sheet, two casts cost as much as a matmul of n x n sav
 # %% [markdown] name="bytes_explained"
 # FP8 operands take half the bytes, but the casts read BF16 first, so a matmul *with* its casts moves more bytes than one in BF16. The cost of the casts grows with n², the savings with n³. So FP8 pays off only above a certain layer size. That size is smaller if a compiler fuses the cast into the operation before it.
 #
-# **Predict.** How much does this speed up a full training step? Take a 7B model with 4 sequences of 4,096 tokens per step on an H100. If all matmuls took half the time, by what factor would the step be faster? The planner estimates what limits each part of the step.
+# Now take a full training step: a 7B model with 4 sequences of 4,096 tokens per step on an H100.
+#
+# **Predict.** If all matmuls took half the time, by what factor would the step be faster? The planner estimates what limits each part of the step.
 
 # %% name="guess_amdahl"
 my_guess = None  # times
@@ -559,7 +561,7 @@ for tokens, one in zip(("512", "4 x 4,096"), planned([few, usual]), strict=True)
 amdahl_guess.reveal(bound, "planned")  # the usual size
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total is sped up by a factor of 1 / (1 − p + p/s). Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, p is even smaller, because the optimizer reads and writes all weights for little arithmetic. The bound also leaves out the casts, which take extra time.
+# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total is sped up by a factor of 1 / (1 − p + p/s). Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, p is even smaller, because the optimizer still reads and writes all weights. The bound also leaves out the casts, which take extra time.
 #
 # **Published end-to-end gains** over BF16 are for other models, and they stay below the second of the two bounds printed above (4 × 4,096 tokens). The table compares tokens per second on H100 or H200 GPUs, with `torch.compile`:
 #
@@ -699,7 +701,7 @@ claims
 # - Without scales there is no error message, and the loss still falls. Compare it with BF16's.
 # - In our runs E4M3 throughout and the hybrid trained alike, within the noise of seeds. Common practice: the hybrid with one scale per tensor, E4M3 throughout with finer scales.
 # - FP8 saves memory only where a tensor is *kept* in FP8.
-# - It buys speed on units that support it. Casts cost n² and matmuls save n³, so layers must be large. What is not a matmul limits the speedup of the step.
+# - FP8 saves time only on GPUs with FP8 units, and only in large layers: the cost of the casts grows with n², the savings with n³. The rest of the step limits the speedup.
 # - Four bits need more than a format: stochastic rounding of gradients, layers left in BF16, and, in NVIDIA's recipe, a Hadamard transform.
 #
 # | You have | Reach for |

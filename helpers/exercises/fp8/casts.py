@@ -74,6 +74,7 @@ def _ordinary(seed: int) -> Iterator[tuple[str, Tensor, str, Tensor | float]]:
         yield f"{name}, scale 1", x, name, 1.0
         yield f"{name}, a scale of 0.37 in FP32", 0.3 * x, name, torch.tensor(0.37)
         yield f"{name}, x in BF16, scale 0.0123", (0.01 * x).bfloat16(), name, torch.tensor(0.0123)
+        yield f"{name}, one scale per row", x, name, torch.tensor([[1.3], [2.9], [5.7], [11.1]])
 
 
 class SaturatesAndKeepsNan(Check):

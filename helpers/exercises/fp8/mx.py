@@ -183,6 +183,7 @@ def _extremes(seed: int) -> Cases:
     zeros = _spread(generator, 3, 64)
     zeros[0], zeros[1, :BLOCK], zeros[2, BLOCK:] = 0, 0, 0
     yield "blocks of zeros", zeros
+    yield "a short block of zeros", zeros[:, : BLOCK + 8]
     yield "numbers near 1e-38", torch.randn(2, 64, generator=generator) * 1e-38
     yield "numbers near 1e-43", torch.randn(2, 64, generator=generator) * 1e-43
     yield "numbers near 1e38", torch.randn(2, 64, generator=generator).clamp(-3, 3) * 1e38

@@ -13,6 +13,7 @@ from ..probing.distance import relative_distance
 TOLERANCE = 1e-9  # relative, in FP64
 RANK, ALPHA = 3, 12.0
 _TRANSPOSED = "rows that are a transposed view"
+_ONE_ROW = "one row, x of shape (12,)"
 
 
 def _filled(LoRA: Callable[..., Any], seed: int, bias: bool) -> tuple[Any, Tensor]:
@@ -37,8 +38,9 @@ class AddsTheCorrection(Check):
     @staticmethod
     def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
         seen = {}
-        for name, bias in (("without a bias", False), ("with a bias", True), (_TRANSPOSED, True)):
+        for name, bias in (("without a bias", False), ("with a bias", True), (_TRANSPOSED, True), (_ONE_ROW, True)):
             layer, leaf = _filled(LoRA, seed, bias)
+            leaf = leaf[0, 0].detach().requires_grad_() if name == _ONE_ROW else leaf
             x = leaf.transpose(0, 1).contiguous().transpose(0, 1) if name == _TRANSPOSED else leaf
             before = x.detach().clone()
             y = layer(x)
@@ -56,6 +58,7 @@ class AddsTheCorrection(Check):
             gradients = {"A": layer.A.grad, "B": layer.B.grad, "x": leaf.grad}
             seen[name] = {
                 "shape": list(y.shape),
+                "given": list(x.shape),
                 "changed": changed,
                 "y": y.detach().flatten().tolist(),
                 "slips": {say: t.detach().flatten().tolist() for say, t in slips.items()},
@@ -68,7 +71,8 @@ class AddsTheCorrection(Check):
         for name, want in expected.items():
             got = seen[name]
             if got["shape"] != want["shape"]:
-                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; expected {tuple(want['shape'])}."
+                given, right = tuple(want["given"]), tuple(want["shape"])
+                return f"{name}: x of shape {given} gives {tuple(got['shape'])}; expected {right}."
             if got["changed"]:
                 return f"{name}: the layer has changed its input x."
             off = relative_distance(got["y"], want["y"])
@@ -85,7 +89,7 @@ class AddsTheCorrection(Check):
 
 
 class StaysThin(Check):
-    """No matrix as large as the weight is made on the way, and the frozen weight gets no gradient."""
+    """No matrix as large as the weight is made on the way, and the frozen layer gets no gradients."""
 
     hint = (
         "B A has the shape of the weight; (x Aᵀ) Bᵀ passes through r values per row. Which pair do you multiply first?"
@@ -94,7 +98,7 @@ class StaysThin(Check):
     @staticmethod
     def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
         torch.manual_seed(seed)
-        layer, x = LoRA(nn.Linear(1024, 1024, bias=False), 2, 4.0), torch.randn(4, 1024)
+        layer, x = LoRA(nn.Linear(1024, 1024), 2, 4.0), torch.randn(4, 1024)
         with MemoryMeter() as meter:
             y = layer(x)
             if y.requires_grad:
@@ -102,13 +106,13 @@ class StaysThin(Check):
         return {
             "peak": meter.peak_bytes,
             "weight": layer.linear.weight.nbytes,
-            "frozen": not layer.linear.weight.requires_grad and layer.linear.weight.grad is None,
+            "trained": [n for n, p in layer.linear.named_parameters() if p.requires_grad or p.grad is not None],
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["frozen"]:
-            return "The frozen weight requires a gradient, or got one."
+        if seen["trained"]:
+            return f"The frozen layer's {' and '.join(seen['trained'])} requires a gradient, or got one."
         more = seen["peak"] - expected["peak"]  # both count what was given
         if not more < 0.5 * expected["weight"]:
             return f"The layer allocates {more:,} bytes more than it needs; the weight takes {expected['weight']:,}."

@@ -34,6 +34,7 @@ def _weights(seed: int, blocks: int, tiny: bool = False) -> Tensor:
 
 
 CASES = {"one group of scales": 8, "a last group that is not full": SCALES + 3}
+EQUAL = "two equal blocks, so that both scales are the mean"
 TINY = "two blocks of numbers near 1e-7 and 1e-12"
 
 
@@ -78,7 +79,11 @@ class EncodesToTheNearestLevel(Check):
     @staticmethod
     def probe(seed: int, nf4_encode: Callable[..., Any], nf4_decode: Callable[..., Any]) -> Evidence:
         seen = {name: _encoded(nf4_encode, _weights(seed, blocks)) for name, blocks in CASES.items()}
-        return seen | {TINY: _encoded(nf4_encode, _weights(seed, 8, tiny=True))}
+        equal = _weights(seed, 8)[:BLOCK].repeat(2)
+        return seen | {
+            EQUAL: _encoded(nf4_encode, equal),
+            TINY: _encoded(nf4_encode, _weights(seed, 8, tiny=True)),
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

@@ -29,7 +29,8 @@ def nf4_encode(weights):
     mean = scales.sum() / len(scales)
     rest = scales - mean
     tops = torch.tensor([rest[i : i + 256].abs().max() for i in range(0, len(rest), 256)])
-    codes = torch.tensor([round(float(127 * r / tops[i // 256])) for i, r in enumerate(rest)], dtype=torch.int8)
+    codes = [round(float(127 * r / tops[i // 256])) if r else 0 for i, r in enumerate(rest)]
+    codes = torch.tensor(codes, dtype=torch.int8)
     return high * 16 + low, codes, tops, mean
 
 

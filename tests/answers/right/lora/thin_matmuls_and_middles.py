@@ -32,7 +32,7 @@ def nf4_encode(weights):
     codes, tops = [], []
     for group in (scales - mean).split(256):
         tops.append(group.abs().max())
-        codes.append(torch.round(127 * group / tops[-1]).to(torch.int8))
+        codes.append(torch.where(group == 0, 0, torch.round(127 * group / tops[-1])).to(torch.int8))
     return packed, torch.cat(codes), torch.stack(tops), mean
 
 
