@@ -236,7 +236,7 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP it would not, and the MLP would never train. (This lab does not run that case.)
 # - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. The tensor before the MLP again gets the gradient from this rank's half only, times N. (The warning about this function says only that PyTorch 2.13 deprecates it, not that the gradient is wrong.)
 #
-# Use none of the three here. Write the function yourself, as below, or let `DTensor` redistribute, as `parallelize_module` does ([[tensor_parallel_in_practice]]). A collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
+# Use none of the three here. Write the function yourself, as below, or let `DTensor` redistribute, as `parallelize_module` does ([[tensor_parallel_in_practice]]). At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
 #
 # - Where the ranks' paths **split**, all ranks use the same tensor. Each rank's backward pass returns only the gradient that came through its own part.
 # - Where the paths **merge**, each rank has the full output and computes the same loss from it.
@@ -349,11 +349,11 @@ heads_guess = Prediction("Right gradient of a K/V head / mean of its two copies'
 # %% [markdown] name="heads_text"
 # ### Your turn: heads
 #
-# **Contract.** There are H query heads, a multiple of the number of ranks, and K key/value heads. K divides H, and consecutive query heads share one K/V head.
+# **Contract.** There are H query heads and K key/value heads. H is divisible by K and by the number of ranks. Consecutive query heads share one K/V head.
 #
 # - `kv_heads_of(rank, ranks, heads, kv_heads)` returns a list with the index of the K/V head of each of this rank's query heads, in order. Rank 0 has the first `heads / ranks` query heads, and so on.
 # - `sum_shared(gradient, heads, kv_heads)` is called on every rank. `gradient` (h, ...) belongs to the h *different* K/V heads of this rank, in order. For each head, the function combines the gradients of all ranks that hold it (you decide how) and returns the result for this rank's heads as a tensor of `gradient`'s shape.
-# - If some head is stored on two ranks, it sends one all-reduce of at most K heads. Otherwise it sends nothing. It does not change `gradient`.
+# - If any head is stored on more than one rank, the function sends one all-reduce of at most K heads. Otherwise it sends nothing. It does not change `gradient`.
 
 
 # %% name="heads" answer=true reveal=true

@@ -458,7 +458,7 @@ for name, at_the_input in (("q, k and v one by one", False), ("at their input", 
     claims.record("T20", "four all-reduces per block", f"parallelize_module, {name}", len(calls), "calls", 4, 4)
 
 # %% [markdown] name="torch_explained"
-# The results are right with both plans, but the first plan sends more. There the paths split separately for q, k and v, so three gradients are all-reduced, where all-reducing their sum would be enough. The second plan splits the paths once, at the shared input. (This runs on two ranks, because two K/V heads do not divide over four, and a plan does not add up the gradients of shared heads.)
+# The results are right with both plans, but the first plan sends more. There the paths split separately for q, k and v, so three gradients are all-reduced, where all-reducing their sum would be enough. The second plan splits the paths once, at the shared input. (This runs on two ranks, because two K/V heads cannot be divided among four, and a plan does not add up the gradients of shared heads.)
 #
 # ## 5 · Two dimensions
 #
@@ -473,11 +473,11 @@ show(
 )
 
 # %% [markdown] name="mesh_text"
-# The order matters: first split the matrices along `tensor`, then shard the parts along `data`. Pass each step its own dimension of one mesh.
+# The order matters: first split the matrices along `tensor`, then shard the parts along `data`. Each of the two gets its own dimension of the same mesh.
 #
-# On a mesh we train for three steps, and clip the gradients in each.
+# We train for three steps and clip the gradients in each.
 #
-# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. Clipping then fails, as the run of the control below shows. In the next plan, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
+# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. Clipping then fails, as the control below shows. In the next plan, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
 
 
 # %% name="sequence_plan"
@@ -574,7 +574,7 @@ claims.record(
 # %% [markdown] name="mesh_explained"
 # With the norms on both dimensions, clipping computes the joint norm over the whole mesh, and every rank clips by the same factor. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way as clipping does and needs one mesh as well. (This lab does not run that failure.)
 #
-# On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there as on 2 × 1. They still outweigh the activations. Parameters and gradients travel once per pass, whatever the number of tokens; activations travel several times per layer, but 32 tokens are few.
+# On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there as on 2 × 1. They still outweigh the activations. Here the parameters and the gradients travel once per step (the block is its own root, so it stays gathered for the backward pass), whatever the number of tokens; activations travel several times per layer, but 32 tokens are few.
 #
 # Bytes are not all that counts. Parameters can be gathered ahead of time. Activations cannot: every rank waits for them.
 #
@@ -683,7 +683,7 @@ claims
 # - Sequence parallelism sends the same bytes as tensor parallelism. Of a block's activations it leaves only the inputs of the matmuls complete, and those can be gathered again.
 # - If a norm sees only some of the tokens, add up the gradients of its copies. Shards need different random numbers on each rank, and tensors that all ranks hold need the same ones.
 # - A plan for `parallelize_module` should split the paths once per half, at the shared input.
-# - Put all parameters on the same mesh, norms included. Then clipping works, and one mesh is also what fused optimizers need.
+# - Put all parameters on the same mesh, norms included: clipping needs that, and so do fused optimizers.
 # - Every rank waits for activations. In chunks, messages can hide behind the matmuls, but only if they take less time than the matmuls do.
 #
 # **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. Shard along the other dimension of the mesh ([[fully_shard]]). With slow links between machines, use a pipeline there.

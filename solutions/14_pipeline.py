@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Pipeline parallelism
 #
-# **A model that does not fit on one GPU can be split between its layers. Each rank runs its layers and exchanges messages with its neighbors, in the order that a list of actions gives. You write the passes and the lists.**
+# **A model that does not fit on one GPU can be split between its layers. Each rank runs its layers and exchanges messages with its neighbors, in the order that a list of actions specifies. You write the passes and the lists.**
 #
 # | | |
 # |---|---|
@@ -69,9 +69,9 @@ print(inspect.getsource(Stage))
 #
 # **Contract.** `run_forward(stage, i)` and `run_backward(stage, i)` run one pass of micro-batch i on this rank. They are called once for each i, first forward and later backward. Passes of other micro-batches may come in between. All ranks process the micro-batches in the same order.
 #
-# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. All but the last stage send their output, which also has that shape, to the next rank, and return None.
+# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. Every stage but the last sends its output, which also has that shape, to the next rank and returns None.
 # - The last stage returns the micro-batch's share of the loss, `F.mse_loss(output, stage.y[i])` divided by m, detached.
-# - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. All but the first stage send the gradient of their input to the rank before.
+# - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. Every stage but the first sends the gradient of its input to the rank before.
 # - After both passes of all micro-batches each rank has the gradients of one process. A stage's module runs once per micro-batch, and nothing else is sent.
 # - A pass does not wait until its message has been received. It appends the pair (work, tensor) to `stage.sending`; `stage.finish()` waits for all of them at the end of the step.
 # - After `run_backward(stage, i)` only `stage.x` and the messages in `stage.sending` may keep the input or output of micro-batch i alive.
@@ -161,7 +161,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Now for the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (A machine with other work to do wakes its timers late. So predictions are compared with a simulation, in which no timer is late, and the clocked figure stands beside it.)
+# Now for the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (On a busy machine timers fire late. So predictions are compared with a simulation, in which no timer is late, and the clocked figure is printed as well.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -236,7 +236,7 @@ for m, rival in ((1, 2), (8, 16)):
     record_bubble(claims, said, size, sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
-# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late, on a busy machine most of all.
+# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that fire late, especially on a busy machine.
 #
 # More micro-batches make the bubble smaller. But all of them are in flight when the first backward pass begins, and the activations of each are kept, so they cost memory.
 #
@@ -312,7 +312,7 @@ except Stuck as error:
 # %% [markdown] name="stuck_explained"
 # Without a warm-up the result is right, but only one micro-batch is in flight at a time. In the mixed case rank 0 has no warm-up and rank 1 follows GPipe, and each waits for the other. On real ranks such a run hangs without an error message until a timeout.
 #
-# Your lists fit together. Here they run by the clock:
+# Your lists fit together. Here ranks run them by the clock:
 
 # %% name="same_clocked"
 pair = {"GPipe": lines[8], "1F1B": Pipeline.of(one_f_one_b, 4, 8)}
@@ -433,7 +433,7 @@ table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slo
 show_table(table)
 
 # %% [markdown] name="message_explained"
-# GPipe waits for six messages, three forward and three back. 1F1B waits in every turn: it holds as few micro-batches as possible, so a rank has no spare one to work on while a message travels. The interleaved schedule sends more than twice as many messages and waits the longest, so it needs faster links than 1F1B. Megatron-LM and PyTorch give it a warm-up of R − r − 1 more forward passes than yours. That takes more memory and keeps spare micro-batches ready. [[Pipelines_in_practice]] runs PyTorch's list.
+# GPipe waits for six messages, three forward and three back. 1F1B waits throughout the step: it holds as few micro-batches as possible, so a rank has no spare one to work on while a message travels. The interleaved schedule sends more than twice as many messages and waits the longest, so it needs faster links than 1F1B. Megatron-LM and PyTorch give it a longer warm-up, by R − r − 1 forward passes. That takes more memory and keeps spare micro-batches ready. [[Pipelines_in_practice]] runs PyTorch's list.
 #
 # Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40% of their peak:
 
@@ -476,7 +476,7 @@ claims
 # - Each rank keeps one stage (or several): some of the layers, with their gradients and optimizer state. A schedule is a list of actions for each rank.
 # - With R ranks and m micro-batches, GPipe and 1F1B have the same bubble, (R − 1) / (m + R − 1). With GPipe a rank holds all m micro-batches; with 1F1B rank r holds only R − r, so m can be large.
 # - v thin stages per rank divide the bubble by about v, at the cost of more messages and more activations.
-# - 1F1B and the interleaved schedule wait for slow messages in every turn; GPipe waits for only 2 (R − 1) messages per step. On the links of a GPU cluster these messages are short.
+# - 1F1B and the interleaved schedule wait for slow messages throughout the step; GPipe waits for only 2 (R − 1) messages per step. On the links of a GPU cluster these messages are short.
 #
 # **What to reach for when.** With many layers and slow links between machines, use a pipeline with 1F1B and checkpointing. If you have few micro-batches, use an interleaved schedule, or one with a split backward pass ([[pipelines_in_practice]]). Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism within an NVLink domain ([[tensor_parallel_in_practice]]).
 #

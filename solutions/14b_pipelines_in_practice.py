@@ -252,7 +252,7 @@ scale_guess.reveal(off(on_cpu(with_torch, Schedule1F1B, 8, in_a_row(4), divided)
 #
 # ### Clipping and stepping
 #
-# Each rank has the gradients of its own stage, so `clip_grad_norm_` would clip each stage by its own norm. The joint norm takes one all-reduce of the squared norms over the stages. The optimizer's step needs no message. The next two cells of code clip in both ways. They compare three steps with those of one process.
+# Each rank has the gradients of its own stage, so `clip_grad_norm_` would clip each stage by its own norm. The joint norm takes one all-reduce of the squared norms over the stages. The optimizer's step needs no message. The code below clips in both ways and compares three steps with those of one process.
 
 # %% name="clip"
 LIMIT, LR = 0.02, 0.1
@@ -287,7 +287,7 @@ def train_stage(joint, steps=3):
 
 
 # %% [markdown] name="clip_guess_text"
-# **Predict.** Each of the four stages clips by its own norm, which is above the limit. What is the length of the first update of the whole model, as a multiple of the right length?
+# **Predict.** Each of the four stages clips by its own norm, which is above the limit. How long is the first update of the whole model, as a multiple of the right length?
 
 # %% name="clip_guess"
 my_guess = None  # times
@@ -429,7 +429,7 @@ print(f"the embedding and the head have {table / 1e6:.1f} M parameters each, as 
 print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 / 1e6:.0f} MB in FP32 per step")
 
 # %% [markdown] name="tied_task"
-# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, the first and the last rank then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, like the shared K/V heads of [[tensor_parallel]]. Otherwise the copies drift apart. `PipelineStage` does not do this for you.
+# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, the first and the last rank then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, like the gradients of shared K/V heads in [[tensor_parallel]]. Otherwise the copies drift apart. `PipelineStage` does not do this for you.
 #
 # ### Your turn: tied ends
 #
@@ -556,9 +556,9 @@ record_bubble(claims, "the slowest stage sets the pace", equal, first, first.ide
 #
 # Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward. How often does it gather here?
 #
-# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts the calls on a rank of the last stage.
+# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit, its own root. `Collectives` counts the calls on a rank of the last stage.
 #
-# **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank of the last stage take part?
+# **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, with `reshard_after_forward=True`: a forward pass frees the parameters at its end. In how many all-gathers per step does a rank of the last stage take part?
 
 # %% name="gathers_guess"
 my_guess = None  # all-gathers per rank and step
@@ -604,9 +604,9 @@ rows = [(name, *map(str, both)) for name, both in counts.items()]
 show_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows])
 
 # %% [markdown] name="gathers_explained"
-# - **Our engine, default options**: each pass of each micro-batch gathers the stage again, and each backward pass reduces gradients. The traffic grows with the number of micro-batches, and a pipeline needs many.
-# - **PyTorch's stage, default options**: 9 gathers on the last stage. `PipelineStage` turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the first forward pass of the last stage gathers the parameters and frees them. Then each of its 8 backward passes gathers them, and the next forward pass finds them gathered and frees them again. Gradients are reduced once per step.
-# - **PyTorch's stage, kept after forward**: one gather. Parameters and gradients of the stage are complete during the step, and only the optimizer state stays sharded. That is ZeRO-1 within a pipeline, the usual choice: a stage is only a part of the model, so its parameters and gradients fit.
+# - **Our engine**: each pass of each micro-batch gathers the stage again, and each backward pass reduces gradients. The traffic grows with the number of micro-batches, and a pipeline needs many.
+# - **PyTorch's stage**: 9 gathers on the last stage. `PipelineStage` turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the first forward pass of the last stage gathers the parameters and frees them. Then each of its 8 backward passes gathers them, and the next forward pass finds them gathered and frees them again. Gradients are reduced once per step.
+# - **PyTorch's stage, kept after forward** (a root's default): one gather. Parameters and gradients of the stage are complete during the step, and only the optimizer state stays sharded. That is ZeRO-1 within a pipeline, the usual choice: a stage is only a part of the model, so its parameters and gradients fit.
 #
 # ### Explore: schedules
 #

@@ -87,12 +87,13 @@ def _work(forward: Pass, backward: Pass, seed: int, case: tuple[int, str]) -> Ev
     right = [F.mse_loss(nn.Sequential(*whole)(xs), ys) / m for xs, ys in zip(x, y, strict=True)]
     sum(right).backward()
     stage = Stage(modules[rank], rank, count, x, y)
-    noted, losses, alive = _Seen(stage.module, rank == 0), [], []
+    noted, losses, attached, alive = _Seen(stage.module, rank == 0), [], [], []
     with Collectives() as said:
         for kind, i in _order(rank, count, m, order):
             if kind == "F":
                 loss = forward(stage, i)
                 losses.append(None if loss is None else float(loss))
+                attached.append(isinstance(loss, Tensor) and loss.requires_grad)
                 del loss
             else:
                 _run_backward(backward, stage, i)
@@ -101,6 +102,7 @@ def _work(forward: Pass, backward: Pass, seed: int, case: tuple[int, str]) -> Ev
     mine, theirs = _gradients(stage.module), _gradients(whole[rank])
     return {
         "losses": losses,
+        "attached": attached,
         "right": [loss.item() for loss in right] if rank == count - 1 else [None] * m,
         "off": ((mine - theirs).norm() / theirs.norm()).item(),
         "length": (mine.norm() / theirs.norm()).item(),
@@ -153,6 +155,8 @@ class LossOnTheLastRank(_OfRanks):
                     f"run_forward returned {mine:.6g} in call {number}; its share of the loss is {theirs:.6g}. "
                     "By what is the micro-batch's loss divided?"
                 )
+            if got["attached"][number]:
+                return f"run_forward returned a loss with its graph in call {number}; the loss should be detached."
         return None
 
 
