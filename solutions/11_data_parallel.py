@@ -15,7 +15,6 @@
 # The next lab, [[when_ranks_go_wrong]], gives each rank its rows, measures the speed of two ranks, and shows how ranks fail and how to recognize it. The graded exercise X3 follows.
 
 # %% name="setup" setup=true
-import contextlib
 import time
 
 from helpers import (
@@ -94,7 +93,7 @@ show(
 )
 
 # %% [markdown] name="guess_ring_text"
-# Work this out before you write the function: with four ranks, how many times the size of its vector does each rank send in total?
+# Work this out before you write the function. With four ranks, how much does each rank send in total, as a multiple of its vector's size?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -419,7 +418,7 @@ hint("data_parallel.overlap")
 # %% [markdown] name="guess_overlap_text"
 # ### On a timeline
 #
-# Take a GPT of 6 blocks, whose gradients fill ten buckets of 1 MiB. PyTorch's profiler records the backward pass, and each all-reduce from its call until its result arrives. `AllReduceLog` runs the profiler and reads these times from its trace. (This runs over gloo on every machine. In a trace between GPUs, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
+# Take a GPT with 6 blocks, whose gradients fill ten buckets of 1 MiB. PyTorch's profiler records the backward pass, and each all-reduce from its call until its result arrives. `AllReduceLog` runs the profiler and reads these times from its trace. (This runs over gloo on every machine. On GPUs, the trace shows NCCL's kernels on their own stream, next to those of the backward pass.)
 
 
 # %% name="timeline"
@@ -458,13 +457,13 @@ show(
 print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pass, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so hardly any of it can be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so hardly any of it can be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls that run at the same time slow down a little. (This lab does not measure that.)
 #
 # ## 6 · DistributedDataParallel
 #
 # DDP does the same as `BucketedAverage`, in C++. At the start it also copies rank 0's parameters and buffers to all ranks.
 #
-# DDP fills its buckets in the order in which the gradients arrive, and it learns that order in the first backward pass. After that, its first bucket closes at 1 MiB by default, so that communication starts early; the next ones close at 25 MiB.
+# DDP fills its buckets in the order in which the gradients arrive, and it learns that order in the first backward pass. After that, its first bucket closes at 1 MiB by default, so that communication starts early; the others close at 25 MiB.
 #
 # **Predict.** How many all-reduces does the very first backward pass of the GPT take?
 
@@ -530,12 +529,17 @@ def held_in_a_step(kind):
     wrapped = model if kind == "alone" else DistributedDataParallel(model, gradient_as_bucket_view=kind == "view")
     optimizer = torch.optim.AdamW(model.parameters())
     part = ids.chunk(dist.get_world_size())[dist.get_rank()]
-    for step in range(3):  # after the first step, buckets are rebuilt and Adam's state exists
-        with MemoryMeter(model, optimizer) if step == 2 else contextlib.nullcontext() as meter:
+
+    def take_two_steps():
+        for _ in range(2):
             optimizer.zero_grad()
             gpt_loss(wrapped, part).backward()
             optimizer.step()
-    after = next(stage.held_after for stage in meter.stages if stage.name == "backward")
+
+    take_two_steps()  # after the first step, buckets are rebuilt and Adam's state exists
+    with MemoryMeter(model, optimizer) as meter:
+        take_two_steps()  # the meter finds the buckets when something is written to them, so the second step counts
+    after = [stage.held_after for stage in meter.stages if stage.name == "backward"][-1]
     static = sum(meter.largest[category] for category in ("parameters", "gradients", "optimizer state"))
     return meter.at_peak, static, sum(after.values())
 
@@ -565,13 +569,13 @@ for name in (ddp, views):
 #
 # DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy.
 #
-# At the peak, views save nothing here and even cost a little, because each new gradient is computed first and then copied into its bucket. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
+# At the peak, views save nothing here. The peak is at the start of the backward pass, when activations are at their highest. A single process holds hardly any gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy after the backward pass, during the optimizer step.
 #
 # ## 7 · With accumulation and mixed precision
 #
 # With accumulation, only the last micro-batch of an update needs an all-reduce. You wrote that loop, with `no_sync()`, in [[gradient_accumulation]].
 #
-# N ranks also make the batch N times as large. Goyal et al. (2017) multiply the learning rate of SGD by N; with Adam, the square root of N is the usual first guess. Both fail beyond some batch size, the critical batch size of [[gradient_accumulation]].
+# In practice each rank usually keeps its micro-batch, so N ranks make the batch N times as large. Goyal et al. (2017) multiply the learning rate of SGD by N; with Adam, the square root of N is the usual first guess. Both fail beyond the critical batch size ([[gradient_accumulation]]).
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
@@ -609,7 +613,7 @@ claims.record("C13", "under autocast, gradients are sent in FP32", "MLP", whole,
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Two ranks add only once, so the hook's rounding is small beside autocast's own. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler works unchanged, too. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Two ranks add only once, so the hook's rounding is small beside autocast's own. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler also works unchanged. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 8 · On a server: `torchrun`
 #
@@ -669,7 +673,7 @@ print(torchrun(SCRIPT, 2))
 # | Ethernet, 100 Gb/s, per port | 12.5 |
 # | Ethernet, 10 Gb/s, per port | 1.25 |
 #
-# Between machines, the bandwidth also depends on how many ports of a machine the rings use; [[sharding]] works that out. On a cloud machine with a single port, count only that one.
+# Between machines, the bandwidth also depends on how many of a machine's network ports the rings use ([[sharding]] works that out). A cloud machine with a single port has only that port's bandwidth.
 
 
 # %% name="play"
@@ -708,7 +712,7 @@ claims
 # - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than twice the size of its vector. Between two ranks it takes about α + n/β, so few messages are better than many.
 # - Data parallelism keeps the full model on every rank, gives each rank a part of the batch, and averages the gradients. The update is the same as with one process on the joint batch if all ranks have the same number of rows and no layer mixes rows, as BatchNorm does ([[when_ranks_go_wrong]]).
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients; with `gradient_as_bucket_view=True` it keeps none after the backward pass.
-# - Wrap accumulation in `no_sync`.
+# - With accumulation, run every micro-batch but the last in `no_sync()`.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
 # **What to reach for when.** If the model fits on one GPU and you want speed, use DDP. If it does not fit, shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).

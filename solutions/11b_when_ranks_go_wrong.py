@@ -186,8 +186,8 @@ claims.record("P7", "weighting by rows repairs it", "60 and 4 rows", distance(we
 #
 # - Before the call each `.grad` is the gradient of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass, so its `.grad`s are `None`. It still takes part, and has gradients afterwards.
-# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
-# - Use only collectives from `torch.distributed`, and send each gradient once (do not gather everything on every rank); a few extra numbers are fine. Return nothing.
+# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. Every other parameter has a gradient on each rank that has rows.
+# - Use only collectives from `torch.distributed` (no sends and receives), and send each gradient once: do not gather everything on every rank. A few extra numbers are fine. Return nothing.
 #
 # The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
 
@@ -264,7 +264,7 @@ print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over th
 claims.record("P7", "padding skews a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="batchnorm_text"
-# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
+# In training this hardly matters. (With `drop_last=True` the sampler drops rows instead of repeating some.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
 #
 # ### BatchNorm
 #
@@ -316,13 +316,13 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# A quarter of the rows per rank does not make the distance four times as large. With a quarter of the rows, the mean and the variance are off by twice as much. If the ranks' errors were independent, averaging over eight ranks instead of two would cancel that again (2 / √4 = 1). The measured factor includes both effects, and no cell separates them. But even with 32 rows per rank the gradient is off by nearly a fifth.
+# A quarter of the rows per rank does not make the distance four times as large. With a quarter of the rows, the mean and the variance are off by twice as much. If the ranks' errors were independent, averaging over eight ranks instead of two would cancel that again (2 / √4 = 1). The measured factor includes both effects, and this lab does not separate them. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At the start of a forward pass DDP resets them to rank 0's, unless the pass before it recorded no graph or ran in `no_sync`, and a checkpoint that rank 0 saves holds rank 0's.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At the start of a forward pass DDP resets them to rank 0's, unless the previous pass recorded no graph or ran in `no_sync`. A checkpoint that rank 0 saves contains rank 0's statistics.
 #
 # ### Every rank saves
 #
-# Two ranks each write a checkpoint of 200,000 bytes to the same path at the same time. Rank 0 writes only the letter A, rank 1 only B. Both open the file before either writes, and each keeps its own position in it. Rank 1 writes its first half, then rank 0 writes all of its bytes, then rank 1 writes its second half. (Barriers force this order here; on a cluster it happens by itself.)
+# Two ranks each write a checkpoint of 200,000 bytes to the same path at the same time. Rank 0 writes only the letter A, rank 1 only B. Both open the file before either writes, and each keeps its own position in it. Rank 1 writes its first half, then rank 0 writes all of its bytes, then rank 1 writes its second half. (Barriers force this order here; on a cluster it can happen by chance.)
 #
 # **Predict.** How many bytes of A are in the file in the end?
 
@@ -545,7 +545,7 @@ show(
 )
 
 # %% [markdown] name="straggler_explained"
-# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures only the launch. Record CUDA events around the collective and read them once per logging interval, or compare the length of one NCCL kernel in the traces of all ranks; it is shortest on the rank that arrives last.
+# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues its work, so a CPU clock around it measures only the launch. Record CUDA events around the collective and read them once per logging interval, or compare the length of one NCCL kernel in the traces of all ranks; it is shortest on the rank that arrives last.
 #
 # ### When all ranks are healthy
 #
@@ -703,7 +703,7 @@ if calls:
     print(f"the records differ from call {n} on; look at ranks {ranks}: {calls[ranks[0]][n - 1]}\n\n{report}")
 
 # %% [markdown] name="flight_explained"
-# Do not trust the word *culprit* in such a report. The tool gives that name to every rank whose record differs from the first one that it happened to read. Here the name fits. By the same rule, the tool would call ranks 1 and 2 the culprits if it had read rank 0's record first (no cell shows that). Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
+# Do not trust the word *culprit* in such a report. The tool gives that name to every rank whose record differs from the first one that it happened to read. Here the name fits. By the same rule, the tool would call ranks 1 and 2 the culprits if it had read rank 0's record first (this lab does not show that). Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
@@ -720,7 +720,7 @@ if calls:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The author of that report suspects the environment, but mismatched calls point to the program. Look for the branch on which the ranks disagree.
+# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The author of that report suspects the environment, but mismatched calls point to the program. Look for a branch that the ranks take differently.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
@@ -734,7 +734,7 @@ if calls:
 # | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
 # | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
 #
-# (No cell shows these lines: the table is from NVIDIA's documentation and from published logs.)
+# (This lab cannot show these lines. The table is from NVIDIA's documentation and from published logs.)
 # </details>
 #
 # ## 5 · What this run measured

@@ -57,7 +57,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, with the same numbers of rows; the last micro-batch of an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update equals the update of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
-# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else that large is sent. Afterwards DDP synchronizes as before.
+# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else that large is sent. After the call, DDP still synchronizes in every backward pass, as before it.
 # 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None. The optimizer holds the trained parameters and no frozen ones, in one group or several.
 # 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row contributes the loss that it had when the model saw it.
 #
@@ -143,7 +143,7 @@ hint("x3.evaluate")
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It also runs under `torchrun`: the environment identifies the rank (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# 1. It opens the default process group over gloo or, if `rank_device()` is a GPU, over NCCL. In that case, make the GPU the current device before you open the group, and pass it as `device_id`. The worker closes the group before it returns. (The check tests this on every machine: it runs your worker, up to the start of training, in a PyTorch that appears to have two GPUs.)
+# 1. It opens the default process group over gloo or, if `rank_device()` is a GPU, over NCCL. For NCCL, make the GPU the current device before you open the group, and pass it as `device_id`. The worker closes the group before it returns. (The check tests this on every machine: it runs your worker, up to the start of training, in a PyTorch that appears to have two GPUs.)
 # 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's. It is trained on `rank_device()`.
 # 3. It trains on `job.train` for `job.epochs` epochs: for epoch 0, 1, ... it calls `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, where `ddp` is the wrapped model. The loader yields micro-batches of `job.micro_batch` rows (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
 # 4. `job.make_optimizer(parameters)` returns the optimizer. Pass it the trained parameters only; the frozen ones stay frozen.
@@ -186,7 +186,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# Your worker trains a small CNN on the digits, on two ranks, with an effective batch of 2 ranks × 2 micro-batches × 32 rows. (Because of BatchNorm the result differs a little from that of one process.) Only `train_epoch` is timed, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of a forward pass if the pass before it recorded a graph outside `no_sync`. With accumulation that is the first micro-batch of each group. So after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
+# Your worker trains a small CNN on the digits, on two ranks, with an effective batch of 2 ranks × 2 micro-batches × 32 rows. (Because of BatchNorm the result differs a little from that of one process.) Only `train_epoch` is timed, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of a forward pass if the pass before it recorded a graph outside `no_sync`. With accumulation that is the first micro-batch of each group. So after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint contains rank 0's. If that matters, broadcast the buffers before you evaluate.
 
 # %% name="run"
 data = digits()

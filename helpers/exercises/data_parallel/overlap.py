@@ -77,8 +77,8 @@ RUNS = {
 # one rank in a step and by the other in the next.
 A, B = (0, 2), (1, 2)
 BRANCHES = {
-    2: {"a head each": _Run(1, ((A, B), (B, A), (ALL, ALL)), equal=True)},
-    3: {"a head each": _Run(1024, ((A, B, A), (B, A, B), (ALL,) * 3), equal=True)},
+    2: {"each rank with its own head": _Run(1, ((A, B), (B, A), (ALL, ALL)), equal=True)},
+    3: {"each rank with its own head": _Run(1024, ((A, B, A), (B, A, B), (ALL,) * 3), equal=True)},
 }
 
 

@@ -50,6 +50,7 @@ def _sum(ring_all_reduce: Ring, seed: int, case: tuple[int, str]) -> Evidence:
         returned = ring_all_reduce(inside)
     return {
         "values": inside.double().tolist(),
+        "in_the_tensor": whole[AROUND:-AROUND].double().tolist(),
         "all_reduce": own.double().tolist(),
         "around": torch.cat([whole[:AROUND], whole[-AROUND:]]).tolist(),
         "returned": type(returned).__name__,
@@ -204,6 +205,11 @@ class WorksInPlace(Check):
                 return f"{where}: it returns a {mine['returned']}; write the sum into `vector` and return nothing."
             if mine["around"] != right["around"]:
                 return f"{where}: elements outside the vector have changed. Which tensor is written to?"
+            if mine["in_the_tensor"] != mine["values"]:
+                return (
+                    f"{where}: `vector` has new memory, and the tensor of which it was a slice does not hold the sum. "
+                    "Write into the chunks, or use `copy_`."
+                )
             far = relative_distance(mine["values"], right["all_reduce"])
             if not far <= 1e-12 and SumsOnEveryRank.judge(seen, expected):
                 return "Not judged until the sums in FP32 are correct: see sums_on_every_rank."

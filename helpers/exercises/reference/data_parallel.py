@@ -3,7 +3,6 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import time
 from helpers import CATEGORIES, AllReduceLog, Claims, Collectives, MemoryMeter, Messages, Prediction, SmallGPT, category_bars, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table, torchrun
 from helpers.core.device import synchronize

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
+from ..data_parallel.messages import Messages
 from ..probing.cases import cases_on_ranks
 
 # by number of ranks: the rows of each. Three ranks average twice, with different rows.
@@ -32,13 +33,14 @@ def _average(average_gradients: Callable[..., Any], seed: int, shares: tuple[int
     rows = shares[rank]
     if rows:
         F.cross_entropy(model(x.split(shares)[rank]), y.split(shares)[rank]).backward()
-    with Collectives() as collectives:
+    with Messages() as messages, Collectives() as collectives:
         returned = average_gradients(model, rows)
     return {
         "gradients": [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()],
         "kept": all(map(torch.equal, before, model.parameters())),
         "returned": type(returned).__name__,
         "sent": collectives.volume,
+        "messages": len(messages.sent) + len(messages.received),
     }
 
 
@@ -85,6 +87,8 @@ class GradientOfTheJointBatch(Check):
                     return f"{where}: the weights have changed; only gradients may change."
                 if got["returned"] != "NoneType":
                     return f"{where}: it returns a {got['returned']}; change each `.grad` and return nothing."
+                if got["messages"]:
+                    return f"{where}: it sends or receives {got['messages']} messages; use only collectives."
                 if got["sent"] > 1.4 * right["sent"]:  # to gather is to send 3 / 2 as much on three ranks
                     return (
                         f"{where}: it sent {got['sent']:,} bytes; {right['sent']:,} are enough. "

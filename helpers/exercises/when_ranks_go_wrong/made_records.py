@@ -59,5 +59,7 @@ def _call(chance: random.Random) -> Call:
 def _other(call: Call, kind: str, chance: random.Random) -> Call:
     name, sizes, line = call
     if kind == "size":
+        if chance.random() < 0.5:  # as many elements, in another shape
+            return name, sizes[::-1] if sizes[0] != sizes[-1] else (*sizes, 1), line
         return name, (*sizes[:-1], sizes[-1] + chance.randint(1, 9)), line
     return chance.choice([other for other in _NAMES if other != name]), sizes, line
