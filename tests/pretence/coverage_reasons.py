@@ -29,6 +29,10 @@ REASONS: dict[tuple[str, str], str] = {
         'print("Not applicable: no GPU here whose data sheet is in the catalog.")',
     ): "The catalog has the data sheet of each pretended GPU; every notebook prints it on a CPU.",
     (
+        "solutions/05b_selective_checkpointing.py",
+        "def on_4090(batch, checkpointed, chunks):",
+    ): "It runs on a virtual GPU, only where there is no real one: in every run of the lab on a CPU.",
+    (
         "solutions/06b_oom_clinic.py",
         "def life_of_a(steps):",
     ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
