@@ -66,7 +66,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.)
 #
-# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
+# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -197,7 +197,7 @@ for name in SIZES:
     print(f"{name:9} {groups(SIZES, name)}, {crossing[name]} cross nodes")
 
 # %% [markdown] name="run_text"
-# The order of the dimensions decides which groups cross nodes. `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
+# `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
 #
 # ## 3 · Eight ranks for real
 #
@@ -291,7 +291,7 @@ claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradie
 # %% [markdown] name="grid_explained"
 # Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
 #
-# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss still looks perfect, because it was computed before the gradients were averaged. Only a comparison with one process, or many steps, shows the mistake.
+# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss is still right, because it was computed before the gradients were averaged. Only a comparison with one process, or many steps, shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
@@ -444,7 +444,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines come close to the search. In bytes they leave out gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. An error that all layouts share does not change their order. It would if the formulas erred in opposite directions on two layouts.
+# A few lines come close to the search. In bytes they leave out gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. An error that all layouts share does not change their order.
 #
 # Formulas can choose only among what they cover. Yours leave out context ranks, engines, messages that overlap and selective recomputation. The search's best layout for the 70B model uses the first three.
 #
@@ -480,11 +480,11 @@ claims
 # ## Recap
 #
 # - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor and pipeline; parameters and gradients along data.
-# - Gradients averaged over the wrong group raise no error, and the loss of that step looks right. Compare with one process.
+# - Gradients averaged over the wrong group raise no error, and the loss of that step is right. Compare with one process.
 # - Activations grow with tokens, gradients do not. So with enough tokens, computation hides the messages of sharding. Plain tensor ranks always wait for theirs.
 # - Three formulas are enough for a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
 #
-# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, or split it further. Let formulas narrow the choice, and a simulation or a measurement decide.
+# **What to reach for when.** Let formulas narrow the choice. Then let a simulation or a measurement decide.
 #
 # **Next.** [[Layouts_in_practice]] finds out what these formulas miss, tests the rules of thumb, and ends with a layout for an engine and the cost of its run.
 #

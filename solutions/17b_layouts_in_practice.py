@@ -54,7 +54,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="equals_text"
 # ## 1 · Which differences count
 #
-# This lab continues [[choosing_a_layout]] with three of its nine questions: the 8B model on eight H100s and on eight 4090s, and the 70B model on 64 H100s. The short names of layouts are explained there (section 1). The next cell reads the stored answers of the search.
+# This lab continues [[choosing_a_layout]] with three of its nine questions. Its section 1 explains the short names of layouts.
 
 # %% name="three_questions"
 ASKED = {
@@ -103,7 +103,7 @@ for name in ("8B, 8 H100s", "8B, 8 4090s"):
 #
 # ## 2 · A search that forgets a term
 #
-# A plan that takes too long costs money. A plan that does not fit stops with an error. So which bytes a search counts matters more than how exactly it counts seconds. The next cell searches with your formulas (in the course's version), and then with a memory formula that counts only the state, 16 bytes per parameter. The planner checks what they choose.
+# The next cell searches with your formulas (in the course's version), and then with a memory formula that counts only the state, 16 bytes per parameter. The planner checks what they choose.
 
 # %% name="forgetful"
 table, over = [("planned", "memory formula", "its choice", "GiB by that formula", "GiB", "room", "fits")], {}
@@ -127,7 +127,7 @@ for (name, formula), ratio in over.items():
     claims.figure(f"{formula}: bytes of the search's choice / room", f"planned: {name}", ratio, "x")
 
 # %% [markdown] name="forgetful_explained"
-# Without activations and logits the search recomputes nothing, because recomputing costs time and seems to save no memory. Its choice does not fit. Your formulas leave out bytes as well (gathered parameters and other temporaries), only fewer, so leave room.
+# Without activations and logits, recomputing costs time and seems to save nothing, so the search does not recompute, and its choice does not fit. Your formulas leave out bytes as well, only fewer, so leave room.
 #
 # ## 3 · Rules of thumb
 #
@@ -159,11 +159,11 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned for torchtitan, whose tensor ranks wait for every message here. A rank's arithmetic stays about the same, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks uses all eight network ports of both nodes and is almost as fast as a ring inside a node, so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
+# Here the tensor ranks wait for every message. A rank's arithmetic stays about the same, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks uses all network ports of both nodes and is almost as fast as a ring inside a node, so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is not a reason to use them.
 #
 # ### Enough tokens
 #
-# [[Sharding]] calculated how many tokens hide a gather. For a whole micro-batch, set `data = compute` in your formula: 8 bytes per parameter over the ring, against 6 FLOPs per parameter and token at half of the peak.
+# [[Sharding]] calculated how many tokens hide a gather. For a whole micro-batch, set `data = compute` in your formula of `seconds`.
 
 # %% name="enough_run"
 law = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
@@ -180,13 +180,11 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Near that number of tokens, the waits for parameters fade out. It depends on FLOP/s over bytes/s, so a faster GPU on the same network needs **more** tokens. Tokens of separate micro-batches do not add up: two micro-batches of 1,024 tokens gather twice.
-#
-# So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens per GPU fall until they reach this number, and then it is time for another dimension. (Beyond the critical batch size ([[gradient_accumulation]]), a larger batch does not help.)
+# Near that number of tokens, the waits for parameters fade out. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens of a micro-batch fall until they reach this number, and then it is time for another dimension.
 #
 # ### Pipelines between nodes
 #
-# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them and recomputes every block, which adds a third to its computation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. It recomputes nothing, and its 256 micro-batches keep the schedule's bubble at 7/256 of the working time. Splitting each matmul lets its messages travel while it runs (Megatron's `--tp-comm-overlap`, here `tensor_overlap`).
+# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them and recomputes every block, which adds a third to its computation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. It recomputes nothing, and its 256 micro-batches keep the schedule's bubble at 7/256 of the working time. With `tensor_overlap` (Megatron's `--tp-comm-overlap`), its tensor messages travel in chunks while the matmuls run.
 #
 # **Predict.** With `tensor_overlap`, what is the step time of the second layout, divided by that of the first?
 
@@ -218,16 +216,16 @@ for name, plan in plans.items():
     print(f"{human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}")
 by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
 subject = "70B, 64 H100, tensor 8 x pipeline 8 / sharded"
-claims.figure("by the formulas of lab choosing_a_layout", subject, by_law, "x")
+claims.figure("by the formulas", subject, by_law, "x")
 claims.figure("by the planner, without tensor overlap", subject, line.seconds / sharded.seconds, "x")
 claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="one_port_text"
-# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. The schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipelines_in_practice]]).
+# The first layout pays for recomputation, the others for tensor ranks and a bubble. The output layer adds to the schedule's bubble, because it makes the last stage slower ([[pipelines_in_practice]]).
 #
-# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer, and they assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. Formulas narrow the choice; then a simulation or a measurement has to decide. Here even the simulation cannot: the third layout is within the planner's error of the first.
+# The planner and your formulas rank the first two layouts differently. Your formulas do not know that the output layer slows one stage, and they assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. Here even the planner cannot decide: the third layout is within its error of the first.
 #
-# The rule has a condition, and the next cell meets it: a network with one port per node instead of one per GPU.
+# The rule holds under a condition: a slow network. The next cell gives each node one port instead of one per GPU.
 
 # %% name="one_port"
 one_port = replace(h100, outside=h100.outside / h100.node)  # eight GPUs share what each had
@@ -241,13 +239,13 @@ sharded, piped = shared.values()
 claims.figure("one network port per node, with tensor overlap", subject, piped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="experts_text"
-# The sharded layout sends its gathers over the network and waits for them now. The other layout keeps its large messages inside the nodes, and a pipeline sends little. Rules of thumb come from clusters, so ask which one.
+# Now the sharded layout waits for its gathers. The other one keeps its tensor messages inside the nodes, and its pipeline sends little.
 #
 # ## 4 · How many expert ranks?
 #
 # A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls. The planner assumes that all experts get the same load.
 #
-# **Predict.** By what percentage is a step longer with 8 expert ranks than with 1? (With 1, each GPU holds all experts. That does not fit, but the planner can time it.)
+# **Predict.** By what percentage is a step longer with 8 expert ranks than with 1? (With 1, each GPU holds all experts. That does not fit, but the planner can still simulate it.)
 
 # %% name="experts_guess"
 my_guess = None  # percent
@@ -283,7 +281,7 @@ claims.figure("a step with 8 expert ranks / with 1", subject, spread[8].seconds 
 # %% [markdown] name="experts_explained"
 # Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N, and never to more than twice those of 2 ranks. The time in all-to-alls follows.
 #
-# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*, where these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the bandwidth. And if the experts do not get the same load, all ranks wait for the busiest one.
+# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*, where these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the bandwidth.
 #
 # ## 5 · Decide
 #
@@ -360,11 +358,11 @@ for name, pair in pairs.items():
     print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
 
 # %% [markdown] name="play_text"
-# Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits. The engine matters, too: the best known layout has the ranks of the first line, with Megatron's attention kernel and without sharded parameters. The small step has room for everything, so recomputing blocks or gathering sharded parameters only costs time there.
+# Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits. The engine matters, too: the best known layout has the ranks of the first line, with Megatron's attention kernel and without sharded parameters. The small step has room for everything, so recomputing blocks only costs time there.
 #
 # ### Explore
 #
-# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences on 8 tensor ranks. Which setting fills the memory most without exceeding it? Which setting makes the GPUs wait most?
+# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences on 8 tensor ranks. Which setting fills the memory most without exceeding it? Which one makes the GPUs wait most?
 
 # %% name="play"
 layout_explorer(
@@ -380,7 +378,7 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 6 · The bill
 #
-# You choose a layout for a run, and the price of that run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is spent on training ([[runs_that_survive]]): the goodput is uncertain, too.
+# The price of a run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. Not all of the time is spent on training ([[runs_that_survive]]), so the goodput is uncertain, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #
@@ -410,7 +408,7 @@ bill = check("layouts_in_practice.bill", bill)
 hint("layouts_in_practice.bill")
 
 # %% [markdown] name="bill_guess_text"
-# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
+# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Insert your prices.) The eight nodes replicate the best layout of one node, with four times as many tokens per step. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
 #
 # **Predict.** By what percentage is the bill of eight nodes of 4090s higher than the bill of one node?
 
@@ -445,9 +443,9 @@ wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# Eight nodes finish much sooner than one, but take more than an eighth of the time. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+# Eight nodes take more than an eighth of the time of one. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
 #
-# A 4090 needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks. Both machines have about the same MFU, although the 4090s also recompute every block, which MFU does not count. So their matmuls run closer to their peak. Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
+# A 4090 needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks. Both machines have about the same MFU, although the 4090s also recompute every block, which MFU does not count. So their matmuls run closer to their peak. Whether it is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
 #
 # ## 7 · Export it
 #
@@ -477,7 +475,7 @@ claims
 # - A plan has an error. Treat layouts that differ by less as equals, and take the one that is easiest to run.
 # - A search that forgets a term of memory chooses a layout that does not fit.
 # - Tensor ranks cost time even inside a node. Tensor and pipeline ranks pay off if memory, a small batch or a slow network rules out sharding.
-# - A micro-batch has enough tokens if its computation (6 FLOPs per parameter and token) takes at least as long as its messages (8 bytes per parameter around the ring). The cluster determines this number of tokens, not the model.
+# - A micro-batch has enough tokens if its computation takes at least as long as its gathers and reductions. The cluster determines this number of tokens, not the model.
 # - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it.
 #
