@@ -131,8 +131,6 @@ show_table(table)
 # %% [markdown] name="nine_explained"
 # *State* is 16 bytes per parameter: weights, gradients and two moments in FP32. Where it exceeds the memory of all GPUs together, no layout can fit. On the 4090s, the 8B model's state leaves little room for activations, so the best layout recomputes every block.
 #
-# The rest of this lab builds the parts of such an answer: where the ranks are, what they send, what fits, and how long a step takes.
-#
 # ## 2 · A grid of ranks
 #
 # Each rank has a number, and one coordinate for each dimension of a grid. The last dimension varies fastest, so its ranks have consecutive numbers, and such ranks usually share a node.
@@ -295,9 +293,18 @@ claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradie
 #
 # ## 4 · Tokens or parameters
 #
-# Look at the three formulas again. `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So which kind of traffic is cheaper depends on how many tokens a rank processes between two reductions.
+# In your formulas, `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So which kind of traffic is cheaper depends on how many tokens a rank processes between two reductions.
 #
 # The next cell distributes one MLP block of width 64 (33,216 parameters) over four ranks in two ways. `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
+#
+# **Predict.** With how many tokens per micro-batch do both ways send the same number of bytes?
+
+# %% name="tokens_guess"
+my_guess = None  # tokens per micro-batch
+### BEGIN GUESS
+my_guess = 1000
+### END GUESS
+tokens_guess = Prediction("Both ways send the same at", my_guess, "tokens")
 
 
 # %% name="tokens_run"
@@ -321,11 +328,11 @@ def both_ways(lengths):
 LENGTHS = (64, 128, 256, 512, 1024)
 rows = run_ranks(both_ways, 4, LENGTHS, device="cpu", measure=False).results[0]
 ways = dict(zip(("sharded", "tensor"), zip(*rows, strict=True), strict=True))
+tokens_guess.reveal(LENGTHS[0] * ways["sharded"][0] / ways["tensor"][0], how="counted")
 show(
     pictures.crossing_picture(LENGTHS, ways),
     "Bytes over tokens, both axes logarithmic: a flat line for the sharded block, a rising one for tensor ranks.",
 )
-print(f"both send the same at {LENGTHS[0] * ways['sharded'][0] / ways['tensor'][0]:.0f} tokens per micro-batch")
 growth = {name: nbytes[-1] / nbytes[0] for name, nbytes in ways.items()}
 said = "sharding sends the same for any number of tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["sharded"], "x", 0.99, 1.01)

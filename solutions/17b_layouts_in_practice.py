@@ -159,7 +159,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# Here the tensor ranks wait for every message. A rank's arithmetic stays about the same, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks uses all network ports of both nodes and is almost as fast as a ring inside a node, so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is not a reason to use them.
+# The planner's error is larger than this factor, but the direction is clear: tensor ranks wait for every message here. A rank's arithmetic stays about the same, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks uses all network ports of both nodes and is almost as fast as a ring inside a node, so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is not a reason to use them.
 #
 # ### Enough tokens
 #
@@ -215,17 +215,17 @@ for name, plan in plans.items():
     print(f"{name}: {plan.seconds:.1f} s by the planner, {law:.1f} s by the formulas; MFU {plan.mfu:.0%}", end=", ")
     print(f"{human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}")
 by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
-subject = "70B, 64 H100, tensor 8 x pipeline 8 / sharded"
-claims.figure("by the formulas", subject, by_law, "x")
-claims.figure("by the planner, without tensor overlap", subject, line.seconds / sharded.seconds, "x")
-claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
+subject = "planned: 70B, 64 H100, tensor 8 x pipeline 8 / sharded"
+claims.figure("by the formulas", subject.removeprefix("planned: "), by_law, "x")
+claims.figure("without tensor overlap", subject, line.seconds / sharded.seconds, "x")
+claims.figure("with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="one_port_text"
 # The first layout pays for recomputation, the others for tensor ranks and a bubble. The output layer adds to the schedule's bubble, because it makes the last stage slower ([[pipelines_in_practice]]).
 #
 # The planner and your formulas rank the first two layouts differently. Your formulas do not know that the output layer slows one stage, and they assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. Here even the planner cannot decide: the third layout is within its error of the first.
 #
-# The rule holds under a condition: a slow network. The next cell gives each node one port instead of one per GPU.
+# The rule may hold on a slow network. The next cell gives each node one port instead of one per GPU.
 
 # %% name="one_port"
 one_port = replace(h100, outside=h100.outside / h100.node)  # eight GPUs share what each had
@@ -239,7 +239,7 @@ sharded, piped = shared.values()
 claims.figure("one network port per node, with tensor overlap", subject, piped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="experts_text"
-# Now the sharded layout waits for its gathers. The other one keeps its tensor messages inside the nodes, and its pipeline sends little.
+# Now the sharded layout waits for its gathers. The other one keeps its tensor messages inside the nodes, and its pipeline sends little. (The difference is still smaller than the planner's error; measure before you decide.)
 #
 # ## 4 · How many expert ranks?
 #
@@ -440,10 +440,10 @@ print(f"MFU of one node: {layouts['one node'].mfu:.0%}; of one node of 4090s: {l
 waits = layouts["eight nodes of 4090s"].parts["replicate"] / layouts["eight nodes of 4090s"].seconds
 print(f"share of a step in which eight nodes of 4090s wait for replicas: {waits:.0%}")
 wide = dollars["one node"][2] / dollars["one node"][0]
-claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
+claims.figure("a bill's high end / its low end", "planned: 8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# Eight nodes take more than an eighth of the time of one. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+# In each step of the eight nodes, the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
 #
 # A 4090 needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks. Both machines have about the same MFU, although the 4090s also recompute every block, which MFU does not count. So their matmuls run closer to their peak. Whether it is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
 #
@@ -474,7 +474,7 @@ claims
 #
 # - A plan has an error. Treat layouts that differ by less as equals, and take the one that is easiest to run.
 # - A search that forgets a term of memory chooses a layout that does not fit.
-# - Tensor ranks cost time even inside a node. Tensor and pipeline ranks pay off if memory, a small batch or a slow network rules out sharding.
+# - Plain tensor ranks cost time even inside a node. Tensor and pipeline ranks can pay off where memory, too few sequences or a slow network limits sharding.
 # - A micro-batch has enough tokens if its computation takes at least as long as its gathers and reductions. The cluster determines this number of tokens, not the model.
 # - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it.
