@@ -645,6 +645,6 @@ claims
 #
 # **What to reach for when.** If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes.
 #
-# **Next.** [[Choosing_a_layout]] plans expert parallelism together with all other kinds of parallelism.
+# **Next.** [[Choosing_a_layout]] combines all kinds of parallelism, and [[layouts_in_practice]] plans what more expert ranks cost and save.
 #
 # **Sources.** Lepikhin et al. 2020, *GShard* (expert parallelism, fixed shapes); Fedus et al. 2021, *Switch Transformers*; DeepSeek-AI 2024, *DeepSeek-V3*, and its library DeepEP; torchtitan, `torchtitan/distributed/expert_parallel.py`.

@@ -1,8 +1,9 @@
-"""What the lab on layouts rests on: rings by where ranks lie, its questions, its pictures."""
+"""What the lab on layouts rests on: rings by where ranks lie, candidates, pictures."""
 
-from helpers.exercises.choosing_a_layout.decisions import DECISIONS, best_known, decisions
-from helpers.exercises.choosing_a_layout.pictures import crossing_picture, grid_picture, parts_picture
+from helpers.exercises.choosing_a_layout.candidates import candidates
+from helpers.exercises.choosing_a_layout.pictures import crossing_picture, grid_picture, search_picture
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
+from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.layout.layout import Layout
@@ -21,25 +22,13 @@ def test_a_ring_leaves_a_node_through_the_ports_of_its_ranks(ranks, stride, giga
 
 
 def test_rings_follow_the_rule_of_the_planner():
-    arch = best_known("long").layout.arch
+    arch = arch_of("llama-3.1-8b")
     rates = layout_rates()
     for tensor, shard in ((1, 8), (1, 32), (8, 4), (4, 8), (2, 4), (16, 1)):
         link = Links(Layout(arch, tensor=tensor, shard=shard), H100, rates)["shard"]
         inside, outside = H100.inside * rates.inside, H100.outside * rates.outside
         ours = ring_bandwidth(H100.__class__("", H100.gpu, 8, inside, outside, ""), shard, tensor)
         assert link.bandwidth == pytest.approx(ours)
-
-
-def test_each_decision_has_a_question_and_a_best_answer_that_fits():
-    for name, question in decisions().items():
-        found = best_known(name)
-        assert found.fits
-        assert (found.layout.arch, found.layout.ranks, found.layout.tokens) == (
-            question.arch,
-            question.gpus,
-            question.tokens,
-        )
-    assert set(decisions()) == set(DECISIONS)
 
 
 def test_the_grid_has_a_box_for_each_rank_and_a_color_for_each_node():
@@ -51,20 +40,20 @@ def test_the_grid_has_a_box_for_each_rank_and_a_color_for_each_node():
     assert {"rank 11", "pipeline 1, data 2", "tensor 1"} <= set(words)
 
 
-class Plan:
-    seconds = 4.0
-
-    def __init__(self, **parts):
-        self.parts = parts
-
-
-def test_bars_of_parts_are_as_long_as_the_steps():
-    figure = parts_picture({"one": Plan(compute=0.5, shard=0.5), "other": Plan(compute=0.75, bubble=0.25)})
-    bars = figure.axes[0].patches
-    assert sum(bar.get_width() for bar in bars) == pytest.approx(8.0)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["one", "other"]
-
-
 def test_the_crossing_has_a_line_for_each_way():
     figure = crossing_picture((64, 128), {"sharded": (1e6, 1e6), "tensor": (5e5, 1e6)})
     assert [line.get_label() for line in figure.axes[0].lines] == ["sharded", "tensor"]
+
+
+def test_candidates_use_all_gpus_and_all_tokens_once():
+    found = list(candidates(arch_of("llama-3.1-8b"), 8, 2**19))
+    assert len(set(found)) == len(found) > 50
+    assert {(layout.ranks, layout.tokens) for layout in found} == {(8, 2**19)}
+    assert {layout.recompute for layout in found} == {"none", "full"}
+
+
+def test_the_search_has_a_point_for_each_layout_and_a_circle_for_the_best():
+    points = {"tensor 1": [(2**30, 1.0), (2**31, 2.0)], "tensor 2": [(2**32, 3.0)]}
+    axes = search_picture(points, 2**33, (2**30, 1.0)).axes[0]
+    assert [len(dots.get_offsets()) for dots in axes.collections] == [2, 1, 1]
+    assert len(search_picture(points, 2**33, None).axes[0].collections) == 2

@@ -14,7 +14,7 @@ from .solution_cells import __file__ as program
 
 SECONDS = 120  # of the processor, after which no further cell is computed
 # The last cell of each lab, where others take a CPU minutes; "": any in so many seconds. Labs 08c, 11 to 14b, 15b, 16b,
-# 17 and 18 have nothing on a GPU in their own process.
+# 17, 17b and 18 have nothing on a GPU in their own process.
 LABS = {
     "00_start_here": "",
     "01_where_memory_goes": "",

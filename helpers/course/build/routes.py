@@ -51,6 +51,7 @@ ROUTES = (
                 "pipeline",
                 "pipelines_in_practice",
                 "choosing_a_layout",
+                "layouts_in_practice",
             ),
             *("runs_that_survive", "failures", "x6_survive"),
         ),
@@ -93,7 +94,10 @@ WEEKS = (
         "Pipelines and long sequences",
         ("pipeline", "pipelines_in_practice", "context_parallel", "balance_and_documents", "x5_ring_attention"),
     ),
-    ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
+    (
+        "Choosing a layout, and runs that survive",
+        ("choosing_a_layout", "layouts_in_practice", "runs_that_survive", "failures", "x6_survive"),
+    ),
 )
 
 

@@ -1,15 +1,13 @@
-"""Drawings: a grid of ranks on its nodes, steps of several layouts on one scale, and bytes that cross."""
+"""Drawings: a grid of ranks on its nodes, bytes that cross, and layouts by memory and time."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.colors import COLORS
-from ...planner.layout.layout_plan import LayoutPlan
+from ...core.units import GiB
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
     from matplotlib.figure import Figure
-
-_PARTS = ("compute", "memory", "launch", "tensor", "context", "shard", "replicate", "data", "bubble", "update")
 
 
 def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
@@ -48,32 +46,6 @@ def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
     return figure
 
 
-def parts_picture(plans: Mapping[str, LayoutPlan]) -> "Figure":
-    """Draw the step of each layout as a bar of its parts, all on one scale of seconds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 0.55 * len(plans) + 1.5), layout="constrained")
-    axes = figure.add_subplot()
-    left = [0.0] * len(plans)
-    for number, part in enumerate(_PARTS):
-        widths = [plan.parts.get(part, 0.0) * plan.seconds for plan in plans.values()]
-        if max(widths) > 0.003 * max(plan.seconds for plan in plans.values()):
-            color = COLORS[number % len(COLORS)]
-            axes.barh(range(len(widths)), widths, left=left, color=color, label=_WORDS.get(part, part), height=0.7)
-            left = [before + more for before, more in zip(left, widths, strict=True)]
-    axes.set(xlabel="seconds of one step, of an average rank", yticks=range(len(plans)), yticklabels=list(plans))
-    axes.invert_yaxis()
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
-
-
-_WORDS = {
-    "memory": "passes over memory",
-    "launch": "waits for the host",
-    **{name: f"waits for {name} ranks" for name in ("tensor", "context", "shard", "replicate", "data")},
-}
-
-
 def crossing_picture(tokens: Sequence[int], sent: Mapping[str, Sequence[float]]) -> "Figure":
     """Draw the bytes that a rank sends over the tokens of a micro-batch, a line for each way."""
     from matplotlib.figure import Figure
@@ -86,4 +58,28 @@ def crossing_picture(tokens: Sequence[int], sent: Mapping[str, Sequence[float]])
     axes.set_xticks(tokens, [str(n) for n in tokens])
     axes.minorticks_off()
     axes.legend(frameon=False)
+    return figure
+
+
+def search_picture(
+    points: Mapping[str, Sequence[tuple[float, float]]], room: float, best: tuple[float, float] | None
+) -> "Figure":
+    """Draw layouts as points, seconds over bytes, a color for each kind.
+
+    Args:
+        points: (bytes, seconds) of the layouts of each kind.
+        room: bytes of a GPU.
+        best: the point to circle, if a layout fits.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for color, (name, pairs) in zip(COLORS, points.items(), strict=False):
+        axes.scatter([n / GiB for n, _ in pairs], [s for _, s in pairs], s=14, color=color, label=name)
+    axes.axvline(room / GiB, color="gray", linestyle="--", label="memory of a GPU")
+    if best:
+        axes.scatter([best[0] / GiB], [best[1]], s=140, facecolor="none", edgecolor="black", label="the best that fits")
+    axes.set(xscale="log", yscale="log", xlabel="GiB on a rank", ylabel="seconds of a step")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
