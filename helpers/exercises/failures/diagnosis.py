@@ -68,13 +68,13 @@ class FindsTheWrong(OnMadeJobs):
 
 
 class FindsTheSlow(OnMadeJobs):
-    """The rank that is slow in every step is found; a single long pause of another rank does not count."""
+    """The rank that is slow in most steps is found; long pauses in some steps do not count."""
 
     kind = "slow"
     look = "All ranks have the same step time, because they wait for the slow rank. It waits least and works longest."
     hint = (
         "Working time runs from one answer to the next call: calls[i].answered to calls[i + 1].asked.\n"
-        "Take the median over the steps, which one long pause does not move. "
+        "Take the median over the steps, which some long pauses do not move. "
         "A rank is slow if it works more than 1.5 times as long as the median rank."
     )
 
@@ -83,7 +83,7 @@ class LeavesTheHealthyAlone(OnMadeJobs):
     """A healthy job is reported as healthy, even if its ranks differ in speed."""
 
     kind = "healthy"
-    look = "No rank failed, all weights agree, and no rank works 1.5 times as long as the median."
+    look = "No rank failed, all weights agree, and in most steps no rank works 1.5 times as long as the median."
     hint = "One rank is always the slowest. Only more than 1.5 times the median working time counts as slow."
 
 

@@ -21,6 +21,13 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
         pace[blamed] = statistics.median_high(pace) * (
             chance.uniform(1.62, 1.7) if chance.random() < 0.5 else chance.uniform(1.7, 3)
         )
+    # In a third of its steps, the slow rank of some jobs is fast, and a rank of some healthy jobs is slow.
+    odd_rank, odd_pace, odd_steps = blamed, 1.0, set()
+    if kind in ("slow", "healthy") and chance.random() < 0.6:
+        first = chance.choice((1, 1, steps - steps // 3))
+        odd_steps = set(range(first, first + steps // 3))
+        if kind == "healthy":
+            odd_rank, odd_pace = chance.randrange(ranks), chance.uniform(2, 3)
     stop = chance.randint(5, steps - 3)
     if kind in ("killed", "hung") and chance.random() < 0.25:
         stop = 0  # before or in the first collective
@@ -33,7 +40,8 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
         if kind in ("killed", "hung") and step == stop:
             early = kind == "hung" or chance.random() < 0.5  # killed before its call, or in it
             here = [rank for rank in here if rank != blamed or not early]
-        asked = [free[rank] + 0.1 * pace[rank] * chance.uniform(0.97, 1.03) for rank in range(ranks)]
+        now = [odd_pace if rank == odd_rank and step in odd_steps else pace[rank] for rank in range(ranks)]
+        asked = [free[rank] + 0.1 * now[rank] * chance.uniform(0.97, 1.03) for rank in range(ranks)]
         if step == pause_at:
             asked[pause_of] += 3.0
         together = max(asked)

@@ -4,9 +4,11 @@ One observation serves all checks. It sends this process real signals, with hand
 that a signal that the answer does not handle ends nothing.
 """
 
+import io
 import os
 import signal
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from ..base import Check, Evidence
 
 Preemption = Callable[[], Any]
 SIGNALS = ("SIGTERM", "SIGUSR1")
+OTHERS = ("SIGINT", "SIGUSR2")  # which a notice leaves alone
 
 
 def _plain(flag: Any) -> Evidence:
@@ -26,7 +29,7 @@ def _plain(flag: Any) -> Evidence:
 
 def _signalled(seed: int, make: Preemption) -> Evidence:
     """Send each signal twice; return the flags, what the handlers did, the decisions, and the handlers at the end."""
-    kept = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
+    kept = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS + OTHERS}
     try:
         return {name: _one(name, make) for name in SIGNALS} | {"decisions": _decisions(make)}
     finally:
@@ -51,15 +54,32 @@ def _one(name: str, make: Preemption) -> Evidence:
 
     for each in SIGNALS:
         signal.signal(getattr(signal, each), beneath)
-    notice, raised = make(), None
-    flags = [_plain(notice.flag())]
-    for _ in range(2):
-        raised = _send(number) or raised
-        flags.append(_plain(notice.flag()))
+    others = [signal.getsignal(getattr(signal, each)) for each in OTHERS]
+    notice, raised, written = make(), None, io.StringIO()
+    flags, one, other = [_plain(notice.flag())], notice.flag(), notice.flag()
+    with redirect_stdout(written), redirect_stderr(written):
+        for _ in range(2):
+            raised = _send(number) or raised
+            flags.append(_plain(notice.flag()))
+    notice.agreed(torch.tensor(1.0))
     flags.append(_plain(notice.flag()))
+    alone = [signal.getsignal(getattr(signal, each)) == was for each, was in zip(OTHERS, others, strict=True)]
     notice.close()
     back = [signal.getsignal(getattr(signal, each)) is beneath for each in SIGNALS]
-    return {"flags": flags, "missed": len(missed), "raised": raised, "back": back}
+    early = make()  # the signal comes before the first flag
+    raised = _send(number) or raised
+    flags.append(_plain(early.flag()))
+    early.close()
+    shared = isinstance(one, Tensor) and (one is other or one.data_ptr() == other.data_ptr())
+    return {
+        "flags": flags,
+        "missed": len(missed),
+        "raised": raised,
+        "back": back,
+        "alone": alone,
+        "shared": shared,
+        "wrote": bool(written.getvalue()),
+    }
 
 
 def _decisions(make: Preemption) -> Evidence:
@@ -89,7 +109,13 @@ class NoticesBothSignals(Check):
         for name in SIGNALS:
             if seen[name]["missed"]:
                 return f"{name} did not reach a handler of yours. Does `Preemption()` install one for it?"
-            whens = "before a signal", "after a signal", "after a second signal", "in the step after that"
+            whens = (
+                "before a signal",
+                "after a signal",
+                "after a second signal",
+                "after a call of `agreed`",
+                "after a signal that came before the first call of `flag`",
+            )
             for when, got, want in zip(whens, seen[name]["flags"], expected[name]["flags"], strict=True):
                 if "shape" not in got:
                     return f"`flag()` returned {got['kind']}; expected a tensor in float32 with shape [1]."
@@ -99,6 +125,8 @@ class NoticesBothSignals(Check):
                     )
                 if got["values"] != want["values"]:
                     return f"{name}: the flag is {got['values']} {when}; expected {want['values']}."
+            if seen[name]["shared"]:
+                return "two calls of `flag()` return the same memory; expected a new tensor from each call."
         return None
 
 
@@ -115,6 +143,11 @@ class HandlerOnlyNotes(Check):
                 return (
                     f"{name}: the handler raises {seen[name]['raised']}, which ends the step that it interrupts. Only "
                     "note the signal in it."
+                )
+            if seen[name]["wrote"]:
+                return (
+                    f"{name}: the handler prints. If the signal interrupts another print, that may raise a "
+                    "RuntimeError (reentrant call). Only note the signal in the handler."
                 )
         return None
 
@@ -155,6 +188,9 @@ class PutsHandlersBack(Check):
             lost = [each for each, back in zip(SIGNALS, seen[name]["back"], strict=True) if not back]
             if lost:
                 return f"close() did not restore the handler that {' and '.join(lost)} had before `Preemption()`."
+            taken = [each for each, alone in zip(OTHERS, seen[name]["alone"], strict=True) if not alone]
+            if taken:
+                return f"`Preemption()` handles {' and '.join(taken)} as well; expected only SIGTERM and SIGUSR1."
         return None
 
 

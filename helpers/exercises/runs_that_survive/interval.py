@@ -24,8 +24,12 @@ class OnReplays(Check):
 
     @classmethod
     def probe(cls, seed: int, wall_clock: Any, best_interval: Any) -> Evidence:
-        cases = cls.drawn(seed)
-        return {"runs": cases, "seconds": [float(wall_clock(*case[:4], list(case[4]))) for case in cases]}
+        cases, seconds, changed = cls.drawn(seed), [], False
+        for *numbers, failures in cases:
+            given = list(failures)
+            seconds.append(float(wall_clock(*numbers, given)))
+            changed |= given != list(failures)
+        return {"runs": cases, "seconds": seconds, "changed": changed}
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
@@ -38,7 +42,7 @@ class OnReplays(Check):
                     f"work {work:g}, interval {interval:g}, save {save:g}, restart {restart:g}, {said}: "
                     f"{got:g} s; it should be {right:g} s. {cls.look}"
                 )
-        return None
+        return "`wall_clock` changed the list of failures that it was given." if seen["changed"] else None
 
 
 class CheckpointsBetweenPieces(OnReplays):

@@ -289,7 +289,7 @@ class PassesOverDamage(InFolder):
     hint = (
         "The right size, or a file that loads, proves nothing: a bit may have changed. Store a checksum, "
         "hashlib.sha256(data), beside the data, and compare it when you read.\n"
-        "`latest` tries the newest first, then the next older one, until a checksum matches."
+        "`latest` tries the newest first, then the next older one, until a checksum matches. It deletes nothing."
     )
     damages = (
         "half of it gone",
@@ -317,7 +317,11 @@ class PassesOverDamage(InFolder):
                     copy = Path(shutil.copytree(place, folder / "copies" / str(len(results))))
                     (copy / path).unlink() if data is None else (copy / path).write_bytes(data)
                     results.append([damage, found(Checkpoints, copy, 3)])
-        return {"results": results}
+        for path in changed:  # under the manager that has saved it, which may remember it
+            (place / path).write_bytes((place / path).read_bytes()[:-1])
+        before = look_at(place)
+        own = found(lambda *_, **__: manager, place)
+        return {"results": results, "own": own, "touched": look_at(place) != before}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -329,6 +333,13 @@ class PassesOverDamage(InFolder):
                     f"a damaged file of the newest checkpoint, step 10 ({damage}): {said(got)}. Step 5 is whole "
                     "and should be found."
                 )
+        if seen["own"] != [5, 0]:
+            return (
+                "the newest checkpoint, step 10, was damaged after it was saved, and `latest()` of the same manager "
+                "should find step 5. It should read the files, not remember what it saved."
+            )
+        if seen["touched"]:
+            return "`latest()` changed the folder when it met a damaged checkpoint; it should only read."
         return None
 
 

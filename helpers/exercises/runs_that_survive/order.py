@@ -59,19 +59,23 @@ class EachSampleOnceAnEpoch(Check):
 
 
 class NewOrderEachEpoch(Check):
-    """Each epoch and each seed has its own order."""
+    """Each epoch and each seed shuffles all samples anew."""
 
     compared = False
-    hint = "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed."
+    hint = (
+        "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed.\n"
+        "Let it permute all samples, also those that do not fill a batch."
+    )
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         orders = {}
-        for one in (seed, seed + 1, seed + 256):
+        for one in (seed, seed + 1, seed + 100, seed + 256):
             order = DataOrder(60, 10, one)
             for epoch in (0, 1, 2, 3, 10, 100, 256, 1000):
                 orders[f"{one - seed}:{epoch}"] = [sample for i in range(6) for sample in joined(order, 6 * epoch + i)]
-        return {"orders": orders}
+        order = DataOrder(23, 5, seed)  # three samples are left over in each epoch
+        return {"orders": orders, "had": sorted({sample for step in range(4 * 30) for sample in joined(order, step)})}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -90,6 +94,15 @@ class NewOrderEachEpoch(Check):
                         f"two seeds give the same order, in epoch {epoch} of one and epoch {other_epoch} of the other; "
                         "each pair of seed and epoch should have its own order."
                     )
+        first, second = ({frozenset(orders[0, e][i : i + 10]) for i in range(0, 60, 10)} for e in (0, 1))
+        if first == second:
+            return "two epochs have the same batches in a different order; shuffle the samples, not the batches."
+        missing = sorted(set(range(23)) - set(seen["had"]))
+        if missing:
+            return (
+                f"23 samples in batches of 5: sample {missing[0]} does not occur in 30 epochs. Each epoch leaves out "
+                "three samples, but not always the same ones."
+            )
         return None
 
 
@@ -207,10 +220,8 @@ class SkipsBatches(Check):
 
     compared = False
     hint = (
-        "Without skips, batches have positions 0, 1, 2, …. Keep a list of the positions that are skipped.\n"
-        "A step's position: start at the step. Go through the skipped positions in ascending order, and add one for "
-        "each that is not above the current position.\n"
-        "A second skip removes the batches that those steps have by then: look up their positions first."
+        "Without skips, the batches of steps 0, 1, 2, … have positions 0, 1, 2, …. Skips remove positions.\n"
+        "`rows` should take the batch at `self.position(step)`, not the one at `step`."
     )
 
     @staticmethod
@@ -250,7 +261,7 @@ class StateTravels(Check):
     """The state is small and fits in JSON; an order with another seed continues from it, skips included."""
 
     compared = False
-    hint = "What cannot be computed from the step? The seed, and the list of skipped batches."
+    hint = "`load_state_dict` changes self.seed: `rows` should compute its permutation from the seed in use now."
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:

@@ -19,14 +19,14 @@ def wall_clock(work, interval, save, restart, failures):
     now = 0.0
     waiting = list(failures)
 
-    def first_after(moment):
-        return next((f for f in waiting if f > moment), math.inf)
+    def fails_within(seconds):
+        return bool(waiting) and waiting[0] < now + seconds
 
     for need in needs:
-        while first_after(now) < now + need:
-            now = first_after(now)
-            while first_after(now) < now + restart:
-                now = first_after(now)
+        while fails_within(need):
+            now = waiting.pop(0)
+            while fails_within(restart):
+                now = waiting.pop(0)
             now += restart
         now += need
     return now

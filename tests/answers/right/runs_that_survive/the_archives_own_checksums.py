@@ -18,15 +18,15 @@ def wall_clock(work, interval, save, restart, failures):
         finished = clock + (goal - trained)
         if goal < work:
             finished += save
-        hit = [t for t in times if clock < t < finished]
+        hit = [t for t in times if t < finished]
         if not hit:
             clock = finished
             trained = goal
             saved = goal
         else:
-            failed = hit[0]
-            while any(failed < t < failed + restart for t in times):
-                failed = next(t for t in times if t > failed)
+            failed = times.pop(0)
+            while times and times[0] < failed + restart:
+                failed = times.pop(0)
             clock = failed + restart
             trained = saved
     return clock
