@@ -141,7 +141,7 @@ for name, other in {
 #
 # **Contract.** Write four functions, which `my_step` uses in a cell below. `means` maps each parameter to its running mean, a tensor of the same shape.
 #
-# - Rung 2: `accumulate(model, x, y, micro)` adds to the parameters' gradients the gradient of the mean cross-entropy over **all** rows of `x`, at most `micro` rows at a time and in order. The last micro-batch may be smaller. Activations of only one micro-batch are in memory at a time.
+# - Rung 2: `accumulate(model, x, y, micro)` adds the gradient of the mean cross-entropy over **all** rows of `x` to the parameters' gradients, by backward passes that run the parameters' hooks. Rows go through in order, at most `micro` at a time; the last micro-batch may be smaller. Activations of only one micro-batch are in memory.
 # - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and then recomputes the rest, one block at a time. Outputs, gradients and the names of the parameters stay the same.
 # - Rung 4: `signum_step(means, lr)` moves each parameter by `lr`, against the sign of its mean. Where the mean is 0, the parameter stays as it is.
 # - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until the hooks are removed, they multiply each gradient by 0.1, add it to its mean and free it, as soon as it is complete for a micro-batch.
@@ -419,9 +419,9 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# Compare the interval with the margin of 0.1. Keep in mind that after so few updates the model is undertrained. The last line is the control. For most weights, a step of Signum is several times larger than the gap between neighboring BF16 numbers, so ordinary rounding loses little in so short a run. If the steps were small, it would lose nearly all of them ([[number_formats]]).
+# Compare the interval with the margin of 0.1. Keep in mind that after so few updates the model is undertrained. The last line under the losses is the control. For most weights, a step of Signum is several times larger than the gap between neighboring BF16 numbers, so ordinary rounding loses little in so short a run. If the steps were small, it would lose nearly all of them ([[number_formats]]).
 #
-# The interval shows how much five pairs can tell you. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Only rung 4 changes *what* is computed: it uses another optimizer, with its own learning rate. The most quoted ladder changes its optimizer, too, from Adam to SGD ([[choosing_a_recipe]]).
+# The interval shows how much five pairs can tell you. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Only rung 4 changes *what* is computed: it uses another optimizer, with its own learning rate. The most-quoted ladder also changes its optimizer, from Adam to SGD ([[choosing_a_recipe]]).
 
 # %% [markdown] name="floor_text"
 # ## 3 · The floor, byte by byte
@@ -489,7 +489,7 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 # %% [markdown] name="floor_explained"
 # - **Weights and running means** take 2 + 2 bytes per parameter. They are the floor in the strict sense. To go lower, you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
 # - **Activations** are the inputs of the checkpointed blocks and the images, for one micro-batch. **Recomputed activations** and most **temporaries** belong to the one block whose backward pass is running.
-# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is at a matmul: on many CPUs, 16-bit matmuls repack their operands. (It is the only figure here that does not follow from shapes.) The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU this state takes the number of bytes in the last line of the output for each block, although this model has no dropout. `preserve_rng_state=False` removes it.
+# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is at a matmul: on many CPUs, 16-bit matmuls repack their operands. (It is the only figure here that does not follow from shapes.) The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. The last line of the output shows its size on a CPU. Every block saves one, although this model has no dropout. `preserve_rng_state=False` removes it.
 
 # %% [markdown] name="smaller_text"
 # **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
@@ -535,7 +535,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 #
 # The factor has an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
 #
-# $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
+# $$\text{factor} \le \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
 # **Predict.** What is the factor for the 1B model, with Φ = 1.24 billion? (Section 2 has the factor of our small ViT.)
 
@@ -592,7 +592,7 @@ print(f"our ViT by the same bound: {bound:.0f}x, of which it reached {first / pe
 #
 # The plans above run training steps from `helpers`. To run your own functions on a larger model, use a **virtual GPU** ([[where_memory_goes]]): inside `virtual_gpu`, PyTorch behaves as if this machine had that GPU. Operations compute nothing, and every allocation counts.
 #
-# `SmolLM2()` is SmolLM2-135M, built from its config, with random weights. Each of its `blocks` is called with its input alone, and its logits have the vocabulary in dimension 1, where `F.cross_entropy` expects classes. So `accumulate`, `checkpoint_blocks`, `signum_step` and `fold` run unchanged.
+# `SmolLM2()` is SmolLM2-135M, built from its config, with random weights. Each of its `blocks` takes only its input, and dimension 1 of its logits is the vocabulary, where `F.cross_entropy` expects classes. So `accumulate`, `checkpoint_blocks`, `signum_step` and `fold` run unchanged.
 
 # %% name="smol_steps"
 SEQUENCES, TOKENS = 16, 1024
@@ -655,9 +655,9 @@ else:
 # %% [markdown] name="smol_explained"
 # Why is the factor larger than that of the 1B model, with the same batch? The bound gives the reason. For each token, a block saves a number of values proportional to its *width*, but it has a number of weights proportional to the *square* of its width. So in a narrow model A is large compared with 4Φ, and the bound is high.
 #
-# Why does the factor stay below the bound? Because of a, the memory for one micro-batch. The list shows where it comes from: almost all of it belongs to the line of `accumulate` that runs the model and computes the loss. Most of that is three tensors as large as the **logits** of a sequence: the log-probabilities that the loss saves, their gradient, and the gradient of the logits. Their size is tokens × vocabulary, so no rung lowers it: checkpointing ends before the head, and a micro-batch cannot be smaller than one sequence. The next rung would be a loss in chunks ([[oom_clinic]], [[fused_kernels]]).
+# Why does the factor stay below the bound? Because of a, the memory for one micro-batch. The list names each line of code by its cell. Two lines made the weights and the means; almost all the rest comes from your `accumulate`. Most of that is three tensors as large as the **logits** of a sequence: the log-probabilities that the loss saves, their gradient, and the gradient of the logits. Their size is tokens × vocabulary, so no rung lowers it: checkpointing ends before the head, and a micro-batch cannot be smaller than one sequence. The next rung would be a loss in chunks ([[oom_clinic]], [[fused_kernels]]).
 #
-# (With real values, means in BF16 would also need stochastic rounding, as `Signum` does it. A dry run counts bytes only.)
+# (With real values, means in BF16 would also need `Signum`'s stochastic rounding. A dry run only counts bytes.)
 
 # %% [markdown] name="lean_text"
 # ## 5 · Your turn: no room for gradients
@@ -716,8 +716,8 @@ hint("capstone.lean")
 # - `prepare(model)` gets the ViT of this lab with FP32 weights, and may change it in place: its dtype, checkpointing, hooks. It returns whatever `update` needs.
 # - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size, and no other images do. Each run assigns the digits to the labels anew, at random, so other data does not help.
-# - The parameters keep their names and shapes. In the end, the weights are loaded into a fresh FP32 model, and its loss counts.
-# - Keep everything in tensors on the device. Python and NumPy may keep at most 32 KiB outside tensors, in blocks of 4 KiB or more; smaller blocks do not count. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.
+# - The parameters keep their names and shapes. At the end, the weights are loaded into a fresh FP32 model, whose loss counts.
+# - Keep everything in tensors on the device. Outside tensors, Python and NumPy may keep at most 32 KiB, not counting blocks under 4 KiB. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.
 
 
 # %% name="rung" answer=true reveal=true

@@ -59,7 +59,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="vit_text"
 # ## 1 · A famous ladder, checked
 #
-# [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md) has the most quoted figure of this kind: combined techniques cut the peak memory of ViT-L/16, on CIFAR-10 at 224 pixels, by "20x". The repository's own logs list reserved memory for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result to cover effects that it does not simulate.
+# [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md) has the most-quoted figure of this kind: combined techniques cut the peak memory of ViT-L/16, on CIFAR-10 at 224 pixels, by "20x". The repository's own logs list reserved memory for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result to cover effects that it does not simulate.
 #
 # The six logs begin with FP32, batches of 64 and Adam. The next ones add FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam.
 #
@@ -195,7 +195,7 @@ for line, (card, recipe) in GUIDE.items():
 # %% [markdown] name="guide_explained"
 # The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and the frozen weights take nearly all of the memory. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation), 1B is at the edge.
 #
-# "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights, 7B fits only if the optimizer state moves to the host, and then with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
+# "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights, 7B fits once the optimizer state moves to the host, with only a few GiB to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
 # > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[loss_scaling]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and its recipe fits.
 
@@ -329,7 +329,7 @@ for (name, wire), times in faster.items():
     claims.figure(f"{name}: speed, lower bound", f"GPT-2, A100, planned with {wire}", times, "x")
 
 # %% [markdown] name="wires_explained"
-# - With one micro-batch per update, **DDP and FSDP** happen to send the same number of bytes: twice 4 per parameter in the one case, 2 + 2 + 4 in the other, times 7/8, because a rank keeps its own part. In pure FP32, FSDP would send 50% more than DDP. With several micro-batches FSDP sends all of this for each of them, unless you keep the weights gathered ([[fully_shard]]), and DDP sends once.
+# - With one micro-batch per update, **DDP and FSDP** happen to send the same number of bytes: 2 × 4 per parameter for DDP and 2 + 2 + 4 for FSDP, each times 7/8, because a rank keeps its own part. In pure FP32, FSDP would send 50% more than DDP. With several micro-batches FSDP sends all of this for each of them, unless you keep the weights gathered ([[fully_shard]]), and DDP sends once.
 # - In practice, much of the communication overlaps with arithmetic, so the speedup is larger than this lower bound. If the bound is below half the number of ranks, sending takes longer than computing, and overlap cannot hide all of it.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 
@@ -382,14 +382,14 @@ micro_guess.reveal(float(np.median(seconds["mixed precision: speed 2x"] / second
 show_table(lines)
 
 # %% [markdown] name="summary_explained"
-# The tables' figures are those of some GPU with some model. 16-bit matmuls are fast if the hardware supports them and the matrices are large enough to fill it. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free. Checkpointing costs the recomputation, a third of the arithmetic, and more with small micro-batches, where most of the cost of an operation is the call itself ([[activation_checkpointing]]).
+# The tables' figures come from particular GPUs and models. 16-bit matmuls are fast if the hardware supports them and the matrices are large enough to fill it. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free. Checkpointing costs the recomputation, a third of the arithmetic, and more with small micro-batches, where most of the cost of an operation is the call itself ([[activation_checkpointing]]).
 #
 # So measure such factors on your own model before you rely on them.
 
 # %% [markdown] name="chooser_text"
 # ## 4 · Choose a recipe
 #
-# Now you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds: the time for all arithmetic or the time for all memory traffic at the data sheet's rates, whichever is longer. Recipes that differ only in the shorter of the two tie. With the settings below, LoRA and QLoRA with checkpointing do, although unpacking NF4 costs time ([[lora]]). So roofline seconds, a lower bound, give a rough ranking, and they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds: the time for all arithmetic or the time for all memory traffic at the data sheet's rates, whichever is longer. Two recipes tie if they differ only in the shorter time. Below, LoRA and QLoRA with checkpointing tie, although unpacking NF4 costs time ([[lora]]). Roofline seconds are a lower bound: they give a rough ranking and do not forecast a step's time. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. Such adapters take little additional memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
 #
@@ -472,8 +472,8 @@ claims
 # - Ask of a published factor: is it the same training run, which memory was read (allocated or reserved), and how wasteful was the first line?
 # - A recipe fits if the card has room for what the allocator may *reserve*. Within the planner's own error it is at the edge, and only a run can decide.
 # - Full training in pure BF16 with AdamW takes four times the weights. With LoRA, the frozen weights take nearly everything.
-# - Tables of factors are valid for the model, the batch and the number format that they were made for. Sharding divides weights, gradients and state, and no activations.
-# - A bound on speed includes the links. DDP sends once per update, FSDP for every micro-batch.
+# - A table of factors is valid only for the model, batch and number format behind it. Sharding divides weights, gradients and state, but not activations.
+# - A bound on speed includes the links. DDP sends once per update, and FSDP sends in every micro-batch.
 # - A run that can be killed needs all of its state in the checkpoint: model, optimizer, random numbers, the order of the data.
 #
 # **What to reach for when.** For one card, start with the chooser or `python -m helpers plan`, and take the recipe that fits with the least work. If it is at the edge, shorten the sequences or take the next recipe of the list. On a slow link, prefer DDP with accumulation as long as the state fits; shard over a fast one.

@@ -33,7 +33,8 @@ Written on {{ today }}. A claim that did not hold on one model and one machine m
 <table><tr><th>claim</th><th>said</th><th>measured on</th><th>measured</th><th>verdict</th></tr>
 {% for row in lab.rows %}<tr>
 {% for cell in (row.claim, row.said, row.subject, row.figure) %}<td>{{ cell }}</td>{% endfor %}
-<td{% if row.measured is not none %} class="{{ 'yes' if row.held else 'no' }}"{% endif %}>{{ row.verdict }}</td></tr>
+{% set tried = row.tests and row.measured is not none %}
+<td{% if tried %} class="{{ 'yes' if row.held else 'no' }}"{% endif %}>{{ row.verdict }}</td></tr>
 {% endfor %}</table>{% endfor %}</div>
 """
 _TAIL = "</body></html>\n"
@@ -61,7 +62,7 @@ class LabReport:
     def __init__(self, labs: Sequence[_Lab], sections: Mapping[str, Section] | None = None) -> None:
         from jinja2 import Environment
 
-        every = [row for lab in labs for row in lab.rows]
+        every = [row for lab in labs for row in lab.rows if row.tests]  # figures have no verdict to count
         rows = [row for row in every if row.measured is not None]
         held = sum(row.held for row in rows)
         page = Environment(autoescape=True).from_string(_BODY)

@@ -29,6 +29,11 @@ class Measurement:
     device: str
 
     @property
+    def tests(self) -> bool:
+        """Whether it tests a claim, and is not only a figure."""
+        return not (math.isinf(self.low) and math.isinf(self.high))
+
+    @property
     def held(self) -> bool:
         """Whether the measured figure lies within the claim's limits."""
         return self.measured is not None and self.low <= self.measured <= self.high
@@ -43,6 +48,6 @@ class Measurement:
         """What the measurement says of the claim."""
         if self.measured is None:
             return "not measured here"
-        if math.isinf(self.low) and math.isinf(self.high):
+        if not self.tests:
             return "measured only"
         return "held" if self.held else "did not hold"

@@ -52,6 +52,14 @@ def test_what_could_not_be_measured_is_saved_and_counts_as_neither(claims, tmp_p
     assert repr(report) == "Lab report: 2 claims in 1 lab, 1 held"
 
 
+def test_a_figure_without_a_claim_counts_as_neither(claims):
+    before = repr(lab_report(claims))
+    claims.figure("seconds of a step", "this CPU", 1.5, "s")
+    report = lab_report(claims)
+    assert repr(report) == before
+    assert "<td>measured only</td>" in report.html  # in no verdict's color
+
+
 def test_the_report_shows_itself_with_its_sections(claims):
     ladder = [["rung", "peak"], ["<0> FP32", "22 MiB"]]
     report = lab_report(claims, {"The ladder": ladder, "The recipe": "bf16, batch 1"})

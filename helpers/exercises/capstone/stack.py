@@ -1,5 +1,7 @@
 """Checks of four rungs of the ladder: micro-batches, checkpointing, a step by signs, gradients folded into means."""
 
+import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +53,7 @@ class AccumulatesTheMean(Check):
         waiting = _watch_graphs(model)
         for p in model.parameters():
             p.grad = torch.ones_like(p)  # adds to what is there
+        hooks = _watch_gradients(model)
         weights = _flat(model.parameters())
         accumulate(model, x, y, MICRO)
         grads = _gradients(model)
@@ -61,6 +64,7 @@ class AccumulatesTheMean(Check):
             "gradients": None if grads is None else [g - 1 for g in grads],
             "moved": weights != _flat(model.parameters()),
             "waiting": max(waiting, default=0),
+            "hooks": len(hooks) > 0,
         }
 
     @staticmethod
@@ -85,6 +89,11 @@ class AccumulatesTheMean(Check):
             return (
                 f"{seen['waiting']} micro-batches went through the model before the backward pass of the first of "
                 "them, so the activations of all of them were in memory at once. When can they be freed?"
+            )
+        if not seen["hooks"]:
+            return (
+                "The gradients are right, but no hook of a parameter has run, so fold would never get a gradient. "
+                "Does accumulate call backward()?"
             )
         return None
 
@@ -136,8 +145,8 @@ class RecomputesEachBlock(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if relative_distance(seen["logits"], expected["logits"]) > TOLERANCE:
-            return "The model's outputs have changed. Each block should still be called with its input alone."
+        if not relative_distance(seen["logits"], expected["logits"]) <= TOLERANCE:
+            return "The model's outputs have changed. Each block should still compute the same output from its input."
         for when, moment in (("forward", "forward"), ("again", "backward")):
             mine, right = (sorted(runs[when]) for runs in (seen, expected))
             if mine != right:
@@ -145,7 +154,7 @@ class RecomputesEachBlock(Check):
                     f"In the {moment} pass, the blocks that ran are {mine}; each of {sorted(set(right))} should run "
                     "once."
                 )
-        if seen["gradients"] is None or relative_distance(seen["gradients"], expected["gradients"]) > TOLERANCE:
+        if seen["gradients"] is None or not (relative_distance(seen["gradients"], expected["gradients"]) <= TOLERANCE):
             return "The gradients differ, or some are missing. Is use_reentrant=False passed to checkpoint?"
         if seen["again"] != expected["again"]:
             return (
@@ -201,8 +210,10 @@ class StepsBySign(Check):
         model, _, _ = _task(seed)
         means = _means(model, seed)
         before, start = _flat(means.values()), _flat(model.parameters())
-        signum_step(means, 0.01)
+        lr = random.Random(seed).randint(11, 99) / 1000
+        signum_step(means, lr)
         return {
+            "lr": lr,
             "moved": [a - b for a, b in zip(_flat(model.parameters()), start, strict=True)],
             "means changed": before != _flat(means.values()),
         }
@@ -212,8 +223,11 @@ class StepsBySign(Check):
         if seen["means changed"]:
             return "signum_step has changed the means; it should only move parameters."
         for mine, right in zip(seen["moved"], expected["moved"], strict=True):
-            if abs(mine - right) > 1e-6:
-                return f"A parameter moved by {mine:.4g}; it should move by {right:.4g} at a learning rate of 0.01."
+            if not abs(mine - right) <= 1e-6:
+                rate = f"a learning rate of {expected['lr']:g}"
+                if math.isnan(mine):
+                    return f"At {rate} a parameter became NaN; it should move by {right:.4g}. What if its mean is 0?"
+                return f"A parameter moved by {mine:.4g}; it should move by {right:.4g} at {rate}."
         return None
 
 
@@ -245,8 +259,11 @@ class FoldsGradients(Check):
             runs += 1
         F.cross_entropy(model(x), y).backward()
         after = _flat(means.values())
+        for handle in fold(means):  # the next update
+            handle.remove()
         return {
             "faded": has_faded,
+            "next": [new / old for new, old in zip(_flat(means.values()), after, strict=True) if old],
             "waiting": waiting,
             "at once": most,
             "means": folded,
@@ -262,7 +279,7 @@ class FoldsGradients(Check):
                 f"After three micro-batches, {numbers} parameters still hold a gradient; none should. Does the hook "
                 "set p.grad to None?"
             )
-        if relative_distance(seen["means"], expected["means"]) > TOLERANCE:
+        if not relative_distance(seen["means"], expected["means"]) <= TOLERANCE:
             off = relative_distance(seen["means"], expected["means"])
             when = "" if seen["faded"] else " Right after fold, the means should be 0.9 times their old values."
             return f"After three micro-batches the means are off by {off:.2g} of their norm.{when}"
@@ -275,6 +292,11 @@ class FoldsGradients(Check):
             return (
                 "After the returned handles were removed, a backward pass still changed the means. Does fold return "
                 "the handle of every hook?"
+            )
+        if not all(abs(factor - 0.9) <= 1e-3 for factor in seen["next"]):
+            return (
+                "The second call of fold should begin another update: it should multiply each mean by 0.9 again. What "
+                "does fold keep from one call to the next?"
             )
         return None
 
