@@ -169,7 +169,7 @@ hint("sharding.reduce")
 # **Contract.** `gather_parameters(flat, shard)` is called on every rank.
 #
 # - Afterwards `flat` holds the shards of all ranks, in order, in the memory that it had before. The function returns nothing.
-# - `shard` is either a view of `flat` or has its own memory. Its values and its gradient do not change, and `flat` requires no gradient.
+# - `shard` is either a view of `flat` or has its own memory. Its values, its gradient and its memory do not change, and `flat` requires no gradient.
 # - The function sends one all-gather of the full vector and nothing else.
 
 
@@ -423,7 +423,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods fit on some number of ranks, and how many ranks does each of those need?
+# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods can fit at all, and on how many ranks?
 
 # %% name="play"
 explore(
@@ -507,4 +507,4 @@ claims
 #
 # **What to reach for when.** If the model fits with room to spare, use DDP. If the optimizer state does not fit, use ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). If the parameters do not fit, use `fully_shard` ([[fully_shard]]). If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.
 #
-# **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Austin et al. 2025, *How to Scale Your Model*, chapter 5 (when communication hides); DeepSpeed documentation, *Configuration JSON*; NVIDIA's DGX data sheets (links).
+# **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Austin et al. 2025, *How to Scale Your Model*, chapter 5 (when communication hides); DeepSpeed documentation, *Configuration JSON*; NVIDIA's DGX data sheets (link speeds).

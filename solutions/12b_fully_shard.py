@@ -352,7 +352,7 @@ claims.record(
 )
 
 # %% [markdown] name="meta_explained"
-# The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher. `load_slices` needs no messages, and no rank has more than its shards and the rows that it is reading, not even rank 0. (NumPy's slices are copies. With `"pt"` on a CPU, a slice is a view of the whole file, which is mapped into memory, and the meter would count all of it.)
+# The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher. `load_slices` needs no messages, and no rank has more than its shards and the rows that it is reading, not even rank 0. (The meter sees only PyTorch's memory, so NumPy's copies of those rows are not in the table. With `"pt"` on a CPU it would count the whole file.)
 #
 # `initialize` gives the weights of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
@@ -509,7 +509,7 @@ said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="accumulate_explained"
-# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds the gradients of the whole model until the last micro-batch, and the saving of stage 2 is lost. The peak rises by most of those 12 MiB.
+# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch. The peak rises by less than those 12 MiB, because the peak of the other loop already includes one block's unsharded gradients.
 #
 # If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #

@@ -38,7 +38,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # - Each block is a unit of its own, gathered when it runs and freed after its forward pass; everything outside the blocks is one more unit.
 # - The parameters and buffers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has this method, once each, in the order of `model.modules()`. This holds for any mesh, and for sizes that are not divisible by the number of ranks.
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on full tensors only.
-# - While the model is built, a rank never holds more bytes than its shards have and, in addition, two unsharded blocks or everything outside the blocks, whichever is larger.
+# - While the model is built, a rank never holds more bytes than its shards and two unsharded blocks, or its shards and everything outside the blocks if that is more.
 # - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are reduced in FP32, and the model returns FP32, in evaluation mode and without gradients, too. Parameters that `make_model` freezes stay frozen.
 
 
@@ -81,7 +81,7 @@ hint("x7.build")
 # %% [markdown] name="train_step_task"
 # ## Part 2 · One update (4 points)
 #
-# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh has all ranks, and an optimizer that has all of its parameters. It takes one optimizer step and returns `(loss, norm)`.
+# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh has all ranks, and an optimizer that has all of the model's parameters. It takes one optimizer step and returns `(loss, norm)`.
 #
 # - `micro_batches` is a list of pairs `(tokens, targets)`, both of shape (n, T) and dtype int64; n may differ from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
 # - The update equals the update of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.

@@ -182,37 +182,45 @@ class ShardsOverTheGivenMesh(Check):
         return None
 
 
-def _dtypes(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank: the dtype in which each linear layer computes, under a BF16 policy."""
+def _options(make_sharded: MakeSharded, seed: int) -> Evidence:
+    """One rank: the dtype in which each linear layer computes under a BF16 policy, and which blocks stay gathered."""
     device, n = rank_device(), dist.get_world_size()
     model, seen = _model(seed), {}
     layers = {f"blocks.{i}.{part}": getattr(b, part) for i, b in enumerate(model.blocks) for part in ("up", "down")}
     for name, layer in (layers | {"enter": model.enter, "leave": model.leave}).items():
         layer.register_forward_hook(lambda layer, args, out, name=name: seen.update({name: str(layer.weight.dtype)}))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=True)
-    result = _made(make_sharded, model, init_device_mesh(device.type, (n,)), mp_policy=policy)
+    options = {"mp_policy": policy, "reshard_after_forward": False}
+    result = _made(make_sharded, model, init_device_mesh(device.type, (n,)), **options)
     with torch.autocast(device.type, torch.bfloat16):  # layers left in FP32 run, too, and are recorded
         result(_rows(n)[0])
-    return seen
+    kept = [name for name in layers if not isinstance(layers[name].weight, DTensor)]
+    return {"dtypes": seen, "kept": kept}
 
 
 class PassesOptionsOn(Check):
-    """Options such as `mp_policy` reach every unit and the root."""
+    """Options such as `mp_policy` and `reshard_after_forward` reach every unit and the root."""
 
     hint = "Pass **options to each call of fully_shard."
 
     @staticmethod
     def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
-        return {"ranks": on_ranks(_dtypes, 2, make_sharded, seed)}
+        return {"ranks": on_ranks(_options, 2, make_sharded, seed)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for rank, (got, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
-            for layer, dtype in right.items():
-                if got[layer] != dtype:
+            for layer, dtype in right["dtypes"].items():
+                if got["dtypes"][layer] != dtype:
                     return (
-                        f"rank {rank}: under a BF16 policy the weight of {layer} is {got[layer]} in the forward pass. "
-                        "Which call of fully_shard shards it, and does it get the options?"
+                        f"rank {rank}: under a BF16 policy the weight of {layer} is {got['dtypes'][layer]} in the "
+                        "forward pass. Which call of fully_shard shards it, and does it get the options?"
+                    )
+            for layer in right["kept"]:
+                if layer not in got["kept"]:
+                    return (
+                        f"rank {rank}: with reshard_after_forward=False, {layer} is sharded again after the forward "
+                        "pass. Does the call of fully_shard that shards it get all options?"
                     )
         return None
 

@@ -24,7 +24,7 @@ def _gather(gather_parameters: Gather, seed: int, apart: bool) -> list[Evidence]
     flat, mine = lay_out(parameters, rank, n)
     shard = nn.Parameter(mine.clone() if apart else mine)
     shard.grad = torch.full_like(shard, 0.25)
-    place, seen = flat.data_ptr(), []
+    place, own, seen = flat.data_ptr(), shard.data_ptr(), []
     for call in range(1, CALLS + 1):
         right = end_to_end(make_parameters(SHAPES["21 numbers"], seed + call), n)
         values = right.chunk(n)[rank].clone()
@@ -40,6 +40,7 @@ def _gather(gather_parameters: Gather, seed: int, apart: bool) -> list[Evidence]
                 "moved": flat.data_ptr() != place,
                 "graph": flat.requires_grad or any(not p.is_leaf for p in parameters),
                 "shard": shard.detach().tolist() == values.tolist(),
+                "rebound": shard.data_ptr() != own,
                 "grad": shard.grad is not None and shard.grad.tolist() == [0.25] * shard.numel(),
                 "returned": type(returned).__name__,
                 "calls": [list(sent) for sent in said.calls],
@@ -75,7 +76,7 @@ class FillsTheVectorInPlace(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, want, n in _each_call(seen, expected):
             if got["moved"]:
-                return f"{where}: flat has other memory now; the parameters are views of the old one. Write in place."
+                return f"{where}: flat has different memory now; the parameters are views of the old. Write in place."
             if got["returned"] != "NoneType":
                 return f"{where}: it returns a {got['returned']}; fill `flat` and return nothing."
             if got["flat"] == want["right"]:
@@ -92,7 +93,7 @@ def _numbers(numbers: list[float | None]) -> list[float]:
 
 
 class LeavesTheShardAlone(Check):
-    """The shard and its gradient do not change, and the vector has no autograd graph."""
+    """The shard, its memory and its gradient do not change, and the vector has no autograd graph."""
 
     hint = "Send shard.detach() or shard.data: autograd should not record the message."
     probe = staticmethod(observe)
@@ -102,6 +103,8 @@ class LeavesTheShardAlone(Check):
         for where, got, _, _ in _each_call(seen, expected):
             if not got["shard"]:
                 return f"{where}: the shard's values have changed. Which tensor does the all-gather write into?"
+            if got["rebound"]:
+                return f"{where}: the shard has different memory now. At stage 3 its values must outlive those of flat."
             if not got["grad"]:
                 return f"{where}: the shard's gradient has changed; leave clearing it to the optimizer."
             if got["graph"]:

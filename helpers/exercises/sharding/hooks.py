@@ -81,14 +81,18 @@ class _Noted(torch.autograd.Function):
 
 
 class _Block(nn.Module):
-    """x + second(tanh(first(x))) in double precision: an odd number of parameters."""
+    """x + second(tanh(first(x))) in double precision.
+
+    It has its parameters in another order than it uses them, so that neither the first nor the last of them gets its
+    gradient last.
+    """
 
     witness: Witness | None = None
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
-        self.first, self.second = nn.Linear(WIDTH, WIDTH + 1).double(), nn.Linear(WIDTH + 1, WIDTH).double()
+        self.second, self.first = nn.Linear(WIDTH + 1, WIDTH).double(), nn.Linear(WIDTH, WIDTH + 1).double()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.witness is not None:
@@ -183,7 +187,7 @@ def _incomplete(got: Evidence, moment: str) -> str | None:
     states = {
         "empty": "its vector has no bytes. Which hook gathers it?",
         "moved": "its parameters are no longer views of `flat`. Was `flat` replaced rather than resized?",
-        "wrong": "its vector does not hold the numbers of all ranks' shards. Which hook gathers it, and when?",
+        "wrong": "its vector does not hold the values of all ranks' shards. Which hook gathers it, and when?",
     }
     for noted in got["moments"]:
         if noted["moment"] == moment and noted["state"] != "right":
@@ -199,7 +203,7 @@ def _incomplete(got: Evidence, moment: str) -> str | None:
 
 
 class CompleteInForward(_OfRanks):
-    """When a block's forward pass begins, its vector holds the current numbers of all ranks' shards."""
+    """When a block's forward pass begins, its vector holds the current values of all ranks' shards."""
 
     hint = (
         "At stage 3 the vector is empty before each forward pass. Which hook runs right before a module's forward?\n"
@@ -212,7 +216,7 @@ class CompleteInForward(_OfRanks):
 
 
 class CompleteInBackward(_OfRanks):
-    """When a block's backward pass begins, its vector holds the current numbers of all ranks' shards."""
+    """When a block's backward pass begins, its vector holds the current values of all ranks' shards."""
 
     hint = (
         "The forward pass has freed the vector, and the backward pass multiplies by the weights again.\n"
@@ -238,7 +242,7 @@ def _moments(got: Evidence) -> Iterator[tuple[str, Evidence, list[int]]]:
 
 
 class FreedAfterForward(_OfRanks):
-    """At stage 3 a block's vector has no bytes before its first use, and none again right after each forward pass."""
+    """At stage 3 a block's vector has no bytes before its first use, and none right after each forward pass."""
 
     hint = (
         "A block's forward pass ends before the next block's begins: which hook runs in between?\n"

@@ -20,11 +20,15 @@ EXACT = 1e-6
 
 @dataclass(frozen=True)
 class _Case:
-    """Parameters of `shapes`; with `missing`, odd ranks have no gradient of the second; reduced `calls` times."""
+    """Parameters of `shapes`, reduced `calls` times.
+
+    With `missing`, odd ranks have no gradient of the second; with `none`, no rank has any gradient.
+    """
 
     shapes: str
     missing: bool = False
     calls: int = 1
+    none: bool = False
 
 
 WHOLE = {"21 numbers": _Case("21 numbers"), "24 numbers": _Case("24 numbers")}
@@ -32,22 +36,23 @@ CASES = {
     2: WHOLE | {"3 calls": _Case("21 numbers", calls=3)},
     **{n: WHOLE for n in WORLDS if n > 2},
 }
-MISSING = {n: {"gradients missing": _Case("21 numbers", missing=True)} for n in (2, 3)}
+MISSING = {
+    2: {"gradients missing": _Case("21 numbers", missing=True), "no gradients": _Case("21 numbers", none=True)},
+    3: {"gradients missing": _Case("21 numbers", missing=True)},
+}
 
 
-def _gradients(shapes: str, seed: int, rank: int, missing: bool) -> list[Tensor | None]:
-    """Return the gradients that `rank` has: with `missing`, odd ranks have none of the second parameter."""
-    drawn = [p.detach() for p in make_parameters(SHAPES[shapes], 100 * seed + rank + 1)]
-    return [None if missing and i == 1 and rank % 2 else g for i, g in enumerate(drawn)]
+def _gradients(case: _Case, seed: int, rank: int) -> list[Tensor | None]:
+    """Return the gradients that `rank` has, None where it has none."""
+    drawn = [p.detach() for p in make_parameters(SHAPES[case.shapes], 100 * seed + rank + 1)]
+    return [None if case.none or (case.missing and i == 1 and rank % 2) else g for i, g in enumerate(drawn)]
 
 
 def _joint(case: _Case, seed: int, n: int) -> Tensor:
     """Return the gradients of all ranks, each laid out and padded: (N, N x shard)."""
     rows = []
     for rank in range(n):
-        pairs = zip(
-            _gradients(case.shapes, seed, rank, case.missing), make_parameters(SHAPES[case.shapes], 0), strict=True
-        )
+        pairs = zip(_gradients(case, seed, rank), make_parameters(SHAPES[case.shapes], 0), strict=True)
         rows.append(end_to_end([torch.zeros_like(p) if g is None else g for g, p in pairs], n))
     return torch.stack(rows)
 
@@ -61,7 +66,7 @@ def _reduce(reduce_gradients: Reduce, seed: int, case: _Case) -> list[Evidence]:
     numbers = [*(p.detach().clone() for p in parameters), shard.detach().clone()]
     everyone, seen = 0, []
     for call in range(case.calls):
-        for p, g in zip(parameters, _gradients(case.shapes, seed + call, rank, case.missing), strict=True):
+        for p, g in zip(parameters, _gradients(case, seed + call, rank), strict=True):
             p.grad = None if g is None else g.clone()
         with Collectives() as said:
             reduce_gradients(list(parameters), shard)
@@ -127,7 +132,7 @@ class MeanOfItsSlice(Check):
     """The shard's gradient is the mean over all ranks of the gradients of this rank's slice."""
 
     hint = (
-        "Lay the gradients out as `partition` does the parameters, zeros as padding, and cut the vector into N parts.\n"
+        "Lay the gradients out as `partition` does the parameters, padded with zeros, and cut that into N parts.\n"
         "reduce_scatter_tensor adds the parts of all ranks and gives rank r the r-th. How does a sum become a mean?"
     )
 

@@ -35,7 +35,7 @@ UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
 class _Twice(Model):
     """A layer stands in it by two names: it draws once.
 
-    A matrix could also be split evenly along its second dimension, and a parameter is frozen.
+    A matrix could also be split evenly along its second dimension; a block's parameter and another one are frozen.
     """
 
     def __init__(self) -> None:
@@ -43,6 +43,7 @@ class _Twice(Model):
         self.again = self.places
         self.blocks[0].spare = nn.Linear(8, 3)  # which no forward pass uses
         self.scale.gain.requires_grad_(False)
+        self.blocks[1].offset.requires_grad_(False)
 
 
 def _numbers(model: nn.Module, seed: int) -> Evidence:
@@ -192,7 +193,7 @@ class NoRankHoldsTheModel(_OnBuild):
         for key, what in (
             ("whole", "is not sharded"),
             ("meta", "is still on meta"),
-            ("elsewhere", "is on another mesh"),
+            ("elsewhere", "is on a different mesh"),
         ):
             if got[key]:
                 return f"{got[key][0]} {what} ({len(got[key])} in all)."
@@ -212,7 +213,7 @@ class NoRankHoldsTheModel(_OnBuild):
             return (
                 f"while a model of {MANY} blocks is built, the peak is {seen['peak']:,} bytes; this check allows "
                 f"{right['peak'] + SLACK:,}: {right['peak']:,} for the shards and the largest layer, and two unsharded "
-                "blocks. Which layer is in full when it need not be? (`to_empty()` also allocates a layer's children "
+                "blocks. Which layer is unsharded when it need not be? (`to_empty()` also allocates a layer's children "
                 "unless recurse is False.)"
             )
         return None
@@ -297,12 +298,12 @@ class ComputesByThePolicy(_OnBuild):
         if got["evaluated"] != want["evaluated"]:
             return (
                 f"in evaluation mode and without gradients, the model returns {got['evaluated']}; it should return "
-                f"{want['evaluated']} there, too. Is the output converted in training alone?"
+                f"{want['evaluated']} there, too. Is the output converted only in training?"
             )
         if not got["apart"] <= EXACT:
             return (
                 f"in evaluation mode and without gradients, the outputs are {got['apart']:.1g} (relative) away from "
-                "those in training, although no layer drops anything. Does the policy hold in training alone?"
+                "those in training, although no layer drops anything. Does the policy apply only in training?"
             )
         if got["gradients"] != want["gradients"]:
             return f"the gradients are {', '.join(got['gradients'])}; they should be {', '.join(want['gradients'])}."

@@ -311,15 +311,13 @@ class GoesOnWithEqualLosses(_OnRun):
                 for step, (a, b) in enumerate(zip(got["losses"], losses, strict=True), 1):
                     if not abs(a - b) <= EXACT * abs(b):
                         return (
-                            f"{which}: the loss of step {step} after the checkpoint is {a:.6f}; without a stop it is "
-                            f"{b:.6f}. (If only moments or the learning rate are wrong, step 1 is right.)"
+                            f"{which}: the loss of step {step} after the checkpoint is {a:.6f}; uninterrupted it "
+                            f"is {b:.6f}. (If only moments or the learning rate are wrong, step 1 is right.)"
                         )
         for rank, got in enumerate(seen["four"]):
             other = _other(got["again"]["same"])
             if other:
-                return (
-                    f"rank {rank}: after load, {other} differ in their bits from what they were when save was called."
-                )
+                return f"rank {rank}: after load, {other} are not bit for bit what they were when save was called."
         return None
 
 
@@ -351,14 +349,18 @@ class EachRankWritesItsShards(_OnRun):
                     "each rank read whole parameters, of which it keeps a part?"
                 )
             if got["others"]:
-                return f"{got['others'][0]} is no file of torch.distributed.checkpoint, which should write everything."
+                return (
+                    f"{got['others'][0]} is not a file of torch.distributed.checkpoint, which should write everything."
+                )
             if got["beside"]:
                 return (
                     f"save leaves {got['beside'][0]} beside the checkpoint's folder, or among temporary files. All "
                     "that training needs belongs in the folder, and torch.distributed.checkpoint writes it."
                 )
             if got["bytes"] > 3 * got["whole"] + NOTES:
-                return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."
+                return (
+                    f"the checkpoint takes {got['bytes']:,} bytes; weights and two moments take {3 * got['whole']:,}."
+                )
             if got["largest"] > got["whole"] + NOTES:  # a quarter of three is less than that, also rounded up
                 return f"one file has {got['largest']:,} bytes; each of the 4 ranks should write its quarter."
         return None

@@ -23,10 +23,10 @@ MANY_ROWS = 512  # of a micro-batch where activations are measured: its logits o
 COUNTED_OF_MANY = 4_098  # of a rank's targets there: neither FP16 nor BF16 has this number
 WIDE, FEW_ROWS = 254, 4  # where gradients are measured: whole ones outweigh everything else
 CHANGED = {
-    "list": "the list of micro-batches has another length afterwards",
-    "tokens": "the tokens of a micro-batch are others afterwards",
-    "targets": "the targets of a micro-batch are others afterwards",
-    "generator": "no layer draws, but the state of the random generator is another afterwards",
+    "list": "the list of micro-batches has a different length afterwards",
+    "tokens": "the tokens of a micro-batch have changed afterwards",
+    "targets": "the targets of a micro-batch have changed afterwards",
+    "generator": "no layer draws, but the state of the random generator has changed afterwards",
 }
 FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
@@ -271,7 +271,7 @@ def _wrong_data(seen: Evidence) -> str | None:
         for name in CASES:
             if one[name]["changed"]:
                 changed = CHANGED[one[name]["changed"]]
-                return f"{name}, rank {rank}: {changed}. The caller goes on with it: leave it as it is."
+                return f"{name}, rank {rank}: {changed}. The caller still uses it: leave it as it is."
     return None
 
 
@@ -282,8 +282,8 @@ def _wrong_count(seen: Evidence, expected: Evidence) -> str | None:
         if not isinstance(got, float) or not abs(got - want) <= EXACT * abs(want):
             said = f"{got:.6g}" if isinstance(got, float) else f"a {got}"
             return (
-                f"rank {rank}: where {4 * COUNTED_OF_MANY:,} targets count on the ranks together, the loss is {said}; "
-                f"it should be {want:.6g}. Is the count exact in the dtype that adds it up?"
+                f"rank {rank}: with {4 * COUNTED_OF_MANY:,} targets that count on all ranks together, the loss is "
+                f"{said}; it should be {want:.6g}. Is the count exact in the dtype that adds it up?"
             )
     return None
 
@@ -359,7 +359,7 @@ class ReducesOncePerUnit(_OnStep):
                     if counts["other"] > want[name]["counts"][step - 1]["other"] + 4_000:
                         return (
                             f"{name}, step {step}: {counts['other']:,} bytes go through other collectives; "
-                            "counts, losses and squares of norms are a few numbers."
+                            "counts, losses and squared norms are only a few numbers."
                         )
                 if got[name]["after"] != BLOCKS + 1 or got[name]["replicas"] != want[name]["replicas"]:
                     return (
@@ -370,14 +370,14 @@ class ReducesOncePerUnit(_OnStep):
             if got["growth"] > logits // 2:
                 return (
                     f"with 6 micro-batches instead of 2 the peak is {got['growth']:,} bytes higher; it should be the "
-                    f"same. (The logits of 4 micro-batches have {logits:,} bytes.) Graphs or logits of several "
+                    f"same. (The logits of 4 micro-batches take {logits:,} bytes.) Graphs or logits of several "
                     "micro-batches are alive at once."
                 )
             whole = 4 * sum(p.numel() for p in Model(WIDE).parameters())
             if got["gradients"] > 2 * whole:
                 return (
                     f"with 6 micro-batches instead of 2 the peak of a wide model is {got['gradients']:,} bytes higher; "
-                    f"it should be the same. (Its gradient has {whole:,} bytes.) Gradients of several micro-batches "
+                    f"it should be the same. (Its gradient takes {whole:,} bytes.) Gradients of several micro-batches "
                     "are alive at once."
                 )
         return None
