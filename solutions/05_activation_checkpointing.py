@@ -491,7 +491,7 @@ claims
 # take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: it is
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 #
-# **Predict.** A block's norms, GELU and residual sums do almost none of its FLOPs. What percentage of the time of its forward pass do they take?
+# **Predict.** A block's norms, GELU and residual sums do almost none of its FLOPs. What percentage of its forward-pass time do they take?
 
 # %% name="guess_share"
 my_guess = None  # %

@@ -579,7 +579,7 @@ hint("selective_checkpointing.moved")
 #
 # `Elsewhere` moves tensors away: `put(tensor)` stores a copy and returns a ticket, and `get(ticket)` loads the copy.
 #
-# **Predict.** How much more time than plain does a step take if it moves every large tensor out and back in?
+# **Predict.** A step moves every large tensor out and back in. By what percentage is it slower than the plain step?
 
 # %% name="offload_guess"
 my_guess = None  # %
@@ -640,7 +640,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:
 # ## 4 · Let the compiler choose
 #
 # `torch.compile` sees a whole block, forward and backward, before it runs. It can choose what to keep: it minimizes what is recomputed under a memory
-# budget. It also knows which results the backward pass needs, so it does not keep one for nothing.
+# budget. It also knows which results the backward pass needs, so it keeps no result that is not needed.
 #
 # - `activation_memory_budget` is 1 for what the compiler keeps by default, and 0 for "keep only the inputs".
 # - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.

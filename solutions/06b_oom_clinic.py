@@ -330,7 +330,7 @@ hint("oom_clinic.evaluation")
 # PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
 # kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** Run a thousand additions of *four numbers*, each with two views, under both. How many times as fast as `no_grad` is `inference_mode`?
+# **Predict.** Run a thousand additions of *four numbers*, each with two views, under both. By what factor is `inference_mode` faster than `no_grad`?
 
 # %% name="inference_guess"
 my_guess = None  # times as fast
@@ -442,7 +442,7 @@ hint("oom_clinic.optimizer")
 #
 # "We only log the mean of every layer's output. No parameter needs a gradient, and nothing is trained."
 #
-# **Predict.** At the peak, how many times as many bytes of temporaries are alive with the hooks as without?
+# **Predict.** By what factor do the hooks increase the bytes of temporaries at the peak?
 
 # %% name="patient_e_guess"
 my_guess = None  # times

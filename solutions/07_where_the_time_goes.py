@@ -590,7 +590,7 @@ show_table(table)
 # **Contract.** `utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed)` returns the pair (MFU, HFU), each a fraction: 0.4 for 40%.
 #
 # - `parameters` is the number of parameters in matmuls. `tokens` is the number of tokens in a step of `seconds`, in sequences of `length`. `peak` is in FLOP/s.
-# - The model needs 6 FLOPs per parameter and token, plus the attention of each layer at the full square, forward and backward (section 4).
+# - The model needs 6 FLOPs for each parameter and token. To these, add each layer's attention over the full square, forward and backward (section 4).
 # - `recomputed` is the number of FLOPs per step that were executed again.
 
 

@@ -483,7 +483,7 @@ else:
 # %% [markdown] name="ward_line_text"
 # On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine the share may fall below the limit, and A then counts as healthy.
 #
-# Choose a program, and look in its timeline for what its signs say: copies, many short operations, gaps.
+# Choose a program, and look for its signs in the timeline: copies, many short operations, gaps.
 
 # %% name="ward_line"
 explore(
@@ -595,7 +595,7 @@ for gpu, durations in kernels_of.items():
 # %% [markdown] name="gpu_traces_guess_text"
 # The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A minority of the launches takes many times as long as the median and makes up most of the sum: the queue is full, and they wait for a free slot.
 #
-# The second trace is from a faster GPU, an A100. Its kernels, about as many, take much less time in total (last line).
+# The second trace is from a faster GPU, an A100. It has about as many kernels, but they take much less time in total (last line).
 #
 # **Predict.** How long is the A100's step, relative to the V100's?
 
@@ -649,4 +649,4 @@ claims
 #
 # **What to reach for when.** The GPU is busy: compute the MFU ([[where_the_time_goes]]). It is idle with many calls to `aten::item`: keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
 #
-# **Sources.** PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*; Meta, *Holistic Trace Analysis* (the two traces of GPUs); NVIDIA, *Nsight Systems User Guide*.
+# **Sources.** PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*; Meta, *Holistic Trace Analysis* (the two GPU traces); NVIDIA, *Nsight Systems User Guide*.

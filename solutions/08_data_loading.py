@@ -202,7 +202,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
-# Divide *data* by the 64 samples of a batch. The result may be well above the time measured earlier for a full sample. That benchmark read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+# Divide *data* by the 64 samples of a batch. The result may be well above the time measured earlier for a full sample. That benchmark read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. Measure that cost in your own program, too.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -318,7 +318,7 @@ print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {t
 # If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation.
 #
 # - A thread can hide at most the quicker half. Without a GPU that is the 10 ms of the step, a small part of this loop.
-# - It costs something, too: batches change threads, and the same small calls may take more time in the new thread than in the main one, or less. Where that costs as much as the step, or where other programs take the cores, the loop with the thread is no faster than the plain one.
+# - It has a cost, too: batches pass from one thread to another, and the same small calls may be slower or faster in the new thread than in the main one. Where that costs as much as the step, or where other programs take the cores, the loop with the thread is no faster than the plain one.
 #
 # Would more threads help?
 #
@@ -628,7 +628,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Time the data, the step and the loop. In sequence they add up; overlapped, you pay the larger one plus the fill of each epoch.
+# - Time the data, the step and the loop. In sequence they add up; if they overlap, you pay the larger one, plus the time to fill the queue in each epoch.
 # - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for reads that wait.
 # - Workers ≥ seconds per batch / seconds per step. They hide waiting even with more workers than cores, but computation only up to the number of cores.
 # - `prefetch_factor` covers slow moments. Batches are dealt in turn, so the slow ones may all go to the same worker. Batches that wait take memory: workers × factor × batch.

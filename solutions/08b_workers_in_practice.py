@@ -86,7 +86,7 @@ def per_batch(loader, step_seconds=0.0):
 #
 # ### As many workers as batches
 #
-# One epoch of `files` has 16 batches. The next cell loads it without training, with 2 workers and with 16. The start of the workers is included in the times.
+# One epoch of `files` has 16 batches. The next cell loads it without training, with 2 workers and with 16. The times include starting the workers.
 #
 # **Predict.** How many times as long does the first batch take to arrive with 16 workers as with 2?
 
@@ -276,8 +276,8 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 #
 # - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of [[data_loading]] is enough, on any machine and without a margin, because these reads wait and need no core. The first epoch does not count. The check has two data sets: in one, reading one batch takes more than five step times, in the other less than two.
 # - **Thrift.** Use at most 2 workers more than that rule asks for, and the same ones in each epoch. At most 3 batches per worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
-# - **The same samples.** Each file comes once per epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
-# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles, and a second loader, as after a restart of the job, draws new ones (`DigitFiles` has a method `reseed(seed)`).
+# - **The same samples.** Each epoch delivers every file once, in a new random order, in batches of `batch_size` with one smaller batch at the end.
+# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles, and a second loader, such as one that is created after the job restarts, draws new ones (`DigitFiles` has a method `reseed(seed)`).
 #
 # Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs and takes a while, longer still where workers are spawned.)
 

@@ -134,7 +134,7 @@ print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a Toke
 # `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line, but keep the size of the file in mind: a figure that reaches it means that the whole file was read, and tells you nothing further about read-ahead.
 #
 # - A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else.
-# - Sequential reads use everything that was read ahead, except at the end: these stop after 0.25 MiB, and what was read ahead beyond the last one counts, too. A longer sequential read would use it.
+# - Sequential reads use everything that was read ahead, except at the end: the reads stop after 0.25 MiB, and what was read ahead beyond that counts, too. A longer sequential read would use it.
 #
 # Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
@@ -182,7 +182,7 @@ print(
 #
 # Each document ends with an **end-of-document token**, which `pack` gets as part of the document. Without it, no target would ever teach the model to stop.
 #
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token, including 0, may occur, and more than once. The inputs are not changed.
+# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token, including 0, may occur any number of times. The inputs are not changed.
 #
 # - `ids`: the tokens of all documents in order, cut into rows of `length` tokens. Only the end of the last row is padded, with 0.
 # - `targets`: for each token, the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
@@ -426,14 +426,14 @@ for stay in (True, False):
     print(f"persistent_workers={stay}: the second epoch has the order of the first: {orders[0] == orders[1]}")
 
 # %% [markdown] name="sharded_explained"
-# - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. Then count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
+# - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. In that case, count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
 # - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves out the remainder, as `share` does.
 # - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you implement such an order.
 # - **Shuffling** is coarse here: the 64 rows of a block stay together. Large training runs shuffle the documents once, before the file is written.
 #
 # ## 4 · Stop in the middle of an epoch, and continue
 #
-# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data must continue, too, with the very next batch: none repeated, none skipped.
+# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data must also resume with the very next batch: none repeated, none skipped.
 #
 # A sampler in the main process draws the order. Is it enough to save how many batches the sampler has handed out? The next cell counts them with 2 workers and `prefetch_factor=2`, after the loop has received 5 batches.
 

@@ -390,7 +390,7 @@ hint("lean_optimizers.adam")
 # %% [markdown] name="others_text"
 # ### Its size, and existing implementations
 #
-# Two libraries have such an optimizer. Like yours, they do not quantize tensors below 4,096 numbers: biases and norms take few bytes and are sensitive.
+# Two libraries have such an optimizer. Like yours, they do not quantize tensors with fewer than 4,096 numbers: biases and norms take few bytes and are sensitive.
 #
 # - **bitsandbytes**: `AdamW8bit`, blocks of 256, and a codebook that is dense near zero.
 # - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a codebook of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. PyTorch's compiler stance `force_eager` runs it uncompiled: the same state, with larger temporaries.

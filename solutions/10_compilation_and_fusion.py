@@ -438,7 +438,7 @@ for line in log.getvalue().splitlines():
         print(line.partition("  # ")[0].partition(" in ")[0])
 
 # %% [markdown] name="reasons_explained"
-# Each line `- 0/k` names a guard of graph *k* that failed. The second length made a graph with a variable length, which then served 500 as well. A length of **one** needs a graph of its own all the same: the compiler treats the sizes 0 and 1 as constants. A last batch of one row therefore recompiles. Another dtype always does. `TORCH_LOGS="graph_breaks"` prints the reasons for breaks in the same way.
+# Each line `- 0/k` names a guard of graph *k* that failed. The second length made a graph with a variable length, which then served 500 as well. A length of **one** needs a graph of its own all the same: the compiler treats the sizes 0 and 1 as constants. A last batch of one row therefore triggers a recompilation. A different dtype always does. `TORCH_LOGS="graph_breaks"` prints the reasons for breaks in the same way.
 #
 # ## 4 · What compiling does to the peak
 #

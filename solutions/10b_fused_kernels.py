@@ -133,7 +133,7 @@ else:
 # %% [markdown] name="norm_speed_explained"
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
-# - **Small tensors** stay in the processor's last-level cache (tens of MiB, on large servers hundreds). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
+# - **Small tensors** stay in the processor's last-level cache (tens of MiB, or hundreds on large servers). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
 # - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. (On a server with hundreds of MiB of cache, even the larger tensors above may fit.) Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little, and one may even lie above 2.5: other programs use the cache and the memory, too.)
 #
 # So ask two questions before you expect a gain from fusion: is the chain memory-bound, and does the traffic really go to memory, or only to a cache?
@@ -380,7 +380,7 @@ merge_tile = check("fused_kernels.merge", merge_tile)
 hint("fused_kernels.merge")
 
 # %% [markdown] name="guess_kernel_text"
-# The next cell has the kernel around it. Count `tl.load` and `tl.store`, and how often each runs. How many times fewer bytes does this kernel move than the plain version when there are eight rows of tiles?
+# The next cell has the kernel around it. Count `tl.load` and `tl.store`, and how often each runs. With eight rows of tiles, by what factor does this kernel reduce the bytes that the plain version moves?
 
 # %% name="triton_attention"
 if HAS_TRITON:
