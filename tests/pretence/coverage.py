@@ -18,8 +18,6 @@ from .coverage_run import CountedRun, counted_run
 from .settings import SETTINGS, settings_of
 from .smaller import SMALLER
 
-_SMALLER = ROOT / "tests/pretence/smaller.py"
-
 
 class Coverage:
     """Which CUDA lines of some files were executed by some runs.
@@ -83,10 +81,9 @@ def helper_files() -> list[Path]:
 
 def run_on(setting: str, script: Path) -> CountedRun:
     """Return what `script` does on the machine of a setting."""
-    command = [path.relative_to(ROOT).as_posix() for path in (_SMALLER, script)]
-    if script.stem not in SMALLER:
-        del command[0]
-    return counted_run(f"{script.stem}.{setting}", ["-m", "tests.pretence", *SETTINGS[setting], *command])
+    path = script.relative_to(ROOT).as_posix()
+    by = ["tests/pretence/smaller.py"] if script.stem in SMALLER else []
+    return counted_run(f"{script.stem}.{setting}", ["-m", "tests.pretence", *SETTINGS[setting], *by, path])
 
 
 def run_helper_tests() -> list[CountedRun]:

@@ -1,5 +1,6 @@
 """Why some lines that depend on CUDA are executed by no test without a GPU."""
 
+_VIRTUAL = "It runs on a virtual GPU, only where there is no real one"
 _X3 = "Its ranks pretend two GPUs of their own; tests/labs/test_graded.py runs it on every machine."
 
 # (source, first line of the statement or of a branch or function around it) -> the reason
@@ -23,19 +24,19 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "solutions/01_where_memory_goes.py",
         "def steps_of_xl(gpu, steps=2):",
-    ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
+    ): _VIRTUAL + "; tests/virtual_gpu/test_solutions.py runs it there.",
+    (
+        "solutions/05b_selective_checkpointing.py",
+        "def on_4090(batch, checkpointed, chunks):",
+    ): _VIRTUAL + ": in every run of the lab on a CPU.",
+    (
+        "solutions/06b_oom_clinic.py",
+        "def life_of_a(steps):",
+    ): _VIRTUAL + "; tests/virtual_gpu/test_solutions.py runs it there.",
     (
         "solutions/07_where_the_time_goes.py",
         'print("Not applicable: no GPU here whose data sheet is in the catalog.")',
     ): "The catalog has the data sheet of each pretended GPU; every notebook prints it on a CPU.",
-    (
-        "solutions/05b_selective_checkpointing.py",
-        "def on_4090(batch, checkpointed, chunks):",
-    ): "It runs on a virtual GPU, only where there is no real one: in every run of the lab on a CPU.",
-    (
-        "solutions/06b_oom_clinic.py",
-        "def life_of_a(steps):",
-    ): "It runs on a virtual GPU, only where there is no real one; tests/virtual_gpu/test_solutions.py runs it there.",
     (
         "solutions/10b_fused_kernels.py",
         "if HAS_TRITON:",
@@ -55,5 +56,5 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "solutions/21_capstone.py",
         "def on_h100(step, dtype):",
-    ): "It runs on a virtual GPU, only where there is no real one: in every run of the lab on a CPU.",
+    ): _VIRTUAL + ": in every run of the lab on a CPU.",
 }

@@ -57,7 +57,7 @@ class CountedRun:
     lines: dict[str, list[int]]
 
 
-def counted_run(name: str, command: list[str], limit: float = 1500) -> CountedRun:
+def counted_run(name: str, command: list[str], limit: float = 900) -> CountedRun:
     """Return what `python COMMAND` does, from the checkout's root: from build/ if nothing has changed since it ran.
 
     Args:
