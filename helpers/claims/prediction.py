@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
-from ..core.units import with_unit
+from ..core.units import unit_of_distance, with_unit
 from .progress import Guess, remember_guess
 
 ROUNDING = 1e-6  # what rounding leaves of a zero in FP32
@@ -61,7 +61,7 @@ class Prediction:
         if is_exact(self.guess, measured):
             return "right, up to rounding" if self.guess == 0 != measured else "exactly right"
         if self.difference or ratio <= 0:
-            return f"off by {with_unit(_rounded(off), self.unit if self.difference else '')}"
+            return f"off by {with_unit(_rounded(off), unit_of_distance(self.unit) if self.difference else '')}"
         if abs(ratio - 1) <= 0.1:
             return "within 10%"
         factor = max(ratio, 1 / ratio)

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from ..core.files import atomic_write
-from ..core.units import with_unit
+from ..core.units import unit_of_distance, with_unit
 from .prediction import is_exact
 from .progress import Guess, LabProgress, default_file, progress_file, read_progress
 
@@ -108,6 +108,6 @@ def how_far(guess: Guess) -> str:
     if is_near(guess):
         return "within 10%"
     if guess.difference or not guess.measured or guess.guess / guess.measured <= 0:
-        return f"off by {with_unit(f'{abs(guess.guess - guess.measured):,.4g}', guess.unit)}"
+        return f"off by {with_unit(f'{abs(guess.guess - guess.measured):,.4g}', unit_of_distance(guess.unit))}"
     ratio = guess.guess / guess.measured
     return f"{ratio:,.3g} times the answer"

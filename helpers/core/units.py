@@ -38,3 +38,14 @@ def with_unit(figure: str, unit: str) -> str:
     """
     unit = "x" if unit == "times" else unit
     return figure + unit if unit.startswith("%") or unit.partition(" ")[0] == "x" else f"{figure} {unit}".rstrip()
+
+
+def unit_of_distance(unit: str) -> str:
+    """Return the unit in which two figures in `unit` differ: percentages by points, 2 of 4 and 3 of 4 by a plain 1.
+
+    >>> unit_of_distance("% of FP32's"), unit_of_distance("of 4"), unit_of_distance("ms")
+    ('points', '', 'ms')
+    """
+    if unit.startswith("%"):
+        return "points"
+    return "" if unit.startswith(("of ", "(")) else unit

@@ -43,9 +43,9 @@ def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
         (0, 0.0, "exactly right"),
         (0, 2.899e-07, "right, up to rounding"),
         (27.3, 27.2727, "exactly right"),
-        (43, 43.2, "off by 0.2%."),
-        (56, 55.8049, "off by 0.2%."),
-        (0.4, 0.438, "off by 0.038%"),
+        (43, 43.2, "off by 0.2 points."),
+        (56, 55.8049, "off by 0.2 points."),
+        (0.4, 0.438, "off by 0.038 points"),
     ],
 )
 def test_a_hit_is_called_one(capsys, guess, measured, says):

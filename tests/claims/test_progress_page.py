@@ -67,6 +67,8 @@ def test_a_file_of_an_earlier_version_is_read(folder, capsys):
         (Guess(5.0, 0.0, "s"), "off by 5 s"),
         (Guess(-5.0, 10.0, "s"), "off by 15 s"),
         (Guess(5.0, 10.0, "points", True), "off by 5 points"),
+        (Guess(5.0, 10.0, "% of FP32's", True), "off by 5 points"),
+        (Guess(2.0, 4.0, "of 4", True), "off by 2"),
     ],
 )
 def test_how_far_off(guess, words):
