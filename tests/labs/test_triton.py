@@ -52,5 +52,5 @@ def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"  # read when Triton is imported
-    run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600)
+    run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr

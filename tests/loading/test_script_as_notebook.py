@@ -19,6 +19,6 @@ print([batch.tolist() for batch in loader])
 def test_a_script_without_a_guard_starts_workers_and_runs_once(tmp_path):
     path = tmp_path / "lab.py"
     path.write_text(SCRIPT)
-    run = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert run.stdout.splitlines() == ["once", "[[1, 2], [3, 4]]"]
     assert run.stderr == ""

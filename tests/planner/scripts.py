@@ -29,4 +29,4 @@ def command(folder: Path, recipe: Recipe, style: str, *options: object, ranks: i
 
 def run(line: list, settings: dict) -> subprocess.CompletedProcess:
     """Run the script to its end."""
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **settings)
+    return subprocess.run(line, capture_output=True, text=True, check=False, **settings)

@@ -156,7 +156,6 @@ def test_an_exported_script_trains_on_the_gpu(launcher, changes, tmp_path):
         [sys.executable, *launcher, str(script), "--tiny", "--lr", "1e-3"],
         capture_output=True,
         text=True,
-        timeout=300,
         cwd=tmp_path,
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         check=False,

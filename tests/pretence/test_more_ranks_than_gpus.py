@@ -31,7 +31,6 @@ def printed(script: str, *launcher: str) -> list[str]:
         env=os.environ | {"MPLBACKEND": "agg", "TAS_PROGRESS": "off"},
         capture_output=True,
         text=True,
-        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [line for line in done.stdout.splitlines() if not OF_THE_MACHINE.search(line)]

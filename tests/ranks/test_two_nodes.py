@@ -78,7 +78,7 @@ def test_torchrun_joins_two_nodes(nodes, tmp_path):
         for i, node in enumerate(nodes)
     ]
     try:
-        said = [process.communicate(timeout=180) for process in running]
+        said = [process.communicate(timeout=600) for process in running]
     finally:
         for process in running:
             process.kill()

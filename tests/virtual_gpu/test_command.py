@@ -356,7 +356,6 @@ def in_a_process(folder, *arguments):
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
 

@@ -36,7 +36,6 @@ def read(layout: Layout, engine: str, folder: Path, *arguments: str) -> dict:
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -46,7 +46,6 @@ def test_a_script_trains_on_the_gpu(style, tmp_path):
         [sys.executable, str(script), "--tiny"],
         capture_output=True,
         text=True,
-        timeout=240,
         cwd=tmp_path,
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
     )
