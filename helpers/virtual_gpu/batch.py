@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 
+from ..planner.allocator import Block, CachingAllocator
 from ..planner.catalog.gpus import Gpu
 from ..planner.reserved import ABOVE
 from .dispatch import NO_BATCH
@@ -24,7 +25,7 @@ PIECES = 1.05  # reserved over allocated in large programs; the segments of smal
 
 def batch_of(ledger: Ledger) -> int | None:
     """Return the batch of the program; None where it cannot be recognized."""
-    rows = ledger.arrivals or ledger.early_arrivals
+    rows = ledger.arrivals or ledger.early_arrivals or ledger.arrivals_without_graph
     if not rows:
         return None
     size, nbytes = rows.most_common(1)[0]
@@ -46,6 +47,27 @@ def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float
     overhead *= 1 + ABOVE
     fixed, grows = _held(ledger, index)
     return {gpu.name: _largest(fixed * overhead, grows * overhead / batch, gpu.room) for gpu in gpus}
+
+
+def pieces_at(ledger: Ledger, index: int, batch: int, expandable: bool) -> float:
+    """Return the ratio of the reserved to the allocated peak at another batch: all requests are replayed in its sizes.
+
+    Args:
+        ledger: of the program; its batch is known.
+        index: of the GPU on which it ran.
+        batch: in question, at least 1.
+        expandable: whether segments grow.
+    """
+    factor, sizes = batch / batch_of(ledger), parameter_sizes(ledger)
+    allocator = CachingAllocator(expandable=expandable)
+    blocks: dict[int, Block] = {}
+    for place, record in enumerate(ledger.events):
+        if record.index == index and record.born == place:
+            grows = grows_with_batch(record, sizes)
+            blocks[place] = allocator.allocate(int(record.nbytes * factor) if grows else record.nbytes)
+        elif record.index == index:
+            allocator.release(blocks.pop(record.born))
+    return allocator.peak_reserved / max(1, allocator.peak_allocated)
 
 
 def batch_past_refusal(ledger: Ledger, room: int) -> int | None:

@@ -1,6 +1,7 @@
 """What a dry run has learned of a program: its peaks, who holds them, where it waits, how long a step would take."""
 
 import functools
+import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
 from ..planner.reserved import Reserved, reserved_between
-from .batch import PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches
+from .batch import PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches, pieces_at
 from .cures import Cure
 from .fits import common_gpus, grade_on
 from .ledger import Ledger
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROWS = 8  # of a table in the text; JSON has all
+_REPLAYS = 4  # each in the batch that the one before allows
+_MORE = 1.1  # times the operations of the usual step
 _UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it, and the largest batch that fits."
 _WHY_TIGHT = " (has room for the tensors, but perhaps not for all that PyTorch reserves)"
 
@@ -150,10 +153,17 @@ class DryRun:
         """
         return self._batches(min(self._pieces, PIECES))
 
-    @property
+    @_once_an_event
     def safe_batches(self) -> dict[str, int]:
-        """The largest batch if the larger program has as many free pieces as this one."""
-        return self._batches(self._pieces)
+        """The largest batch with the free pieces of a program as large as this GPU may run: its requests, replayed."""
+        safe = largest = self.largest_batches
+        for _ in range(_REPLAYS):
+            batch = safe.get(self.gpu, 0)
+            pieces = pieces_at(self.ledger, self.index, batch, self._expandable) if batch else self._pieces
+            safe = {name: min(largest[name], count) for name, count in self._batches(pieces).items()}
+            if safe.get(self.gpu, 0) >= batch:
+                break
+        return safe
 
     @property
     def _pieces(self) -> float:
@@ -169,16 +179,30 @@ class DryRun:
         return largest
 
     @property
+    def usual_step(self) -> int | None:
+        """The number of the step that is forecast, counted from 0; None where no step was finished.
+
+        It is the last one with the median number of operations, without the first step: some steps also evaluate.
+        """
+        counts = self._operations
+        if not counts:
+            return None
+        median = statistics.median_low(counts[1:] or counts)
+        return max(number for number, count in enumerate(counts) if count == median)
+
+    @property
+    def _operations(self) -> list[int]:
+        return [works.total() for works in self.ledger.works[: len(self.ledger.marks)]]
+
+    @property
     def forecast(self) -> Forecast | None:
-        """Seconds of the last whole step; None where no step was finished."""
-        works = self.ledger.works[: len(self.ledger.marks)]
-        return step_forecast(works[-1], self._gpu) if works else None
+        """Seconds of the usual step; None where no step was finished."""
+        return None if self.usual_step is None else step_forecast(self.ledger.works[self.usual_step], self._gpu)
 
     @property
     def host_seconds(self) -> tuple[float, float] | None:
-        """Seconds in which the host launches the last whole step's operations, at least and at most."""
-        works = self.ledger.works[: len(self.ledger.marks)]
-        return host_seconds(works[-1]) if works else None
+        """Seconds in which the host launches the usual step's operations, at least and at most."""
+        return None if self.usual_step is None else host_seconds(self.ledger.works[self.usual_step])
 
     def plot(self, title: str = "") -> "Figure":
         """Draw the memory by category, from the first allocation to the last."""
@@ -213,7 +237,7 @@ class DryRun:
             "host_seconds": None if self.host_seconds is None else list(self.host_seconds),
             "mfu": None if forecast is None else forecast.mfu,
             "bounds": {} if forecast is None else dict(forecast.bounds),
-            "collectives": collective_rows(self.ledger, self.gpu, self.world),
+            "collectives": collective_rows(self.ledger, self.usual_step or 0, self.gpu, self.world),
             "synchronizations": _rows(self.waits.synchronizations),
             "pageable_copies": _rows(self.waits.pageable_copies),
             "assumed": _rows(self.waits.assumed),
@@ -270,7 +294,7 @@ class DryRun:
             here = f"{batch_of(self.ledger):,}"
             lines.append(f"Largest batch (here {here}), all else equal: {', '.join(rooms) or 'not even a batch of 1'}")
             if any(len(both) > 1 for both in counts.values()):
-                lines.append("  (the first if a larger batch leaves as many pieces of memory unused as this one)")
+                lines.append("  (the first should fit; the last fits if the larger run leaves fewer pieces unused)")
         return lines
 
     def _ran_out_lines(self) -> list[str]:
@@ -321,6 +345,14 @@ class DryRun:
             f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s per step, MFU {forecast.mfu:.0%}, "
             f"{bound}-bound {forecast.bounds[bound]:.0%} of the time",
         ]
+        counts, usual = self._operations, self.usual_step or 0
+        busiest = max(range(1, len(counts)), key=lambda number: counts[number], default=usual)
+        times = counts[busiest] / counts[usual]
+        if times > _MORE:
+            lines.append(
+                f"  This is for a step like step {usual + 1}; step {busiest + 1} has {times:.1f} times as many "
+                "operations, for example because it evaluates the model."
+            )
         low, high = self.host_seconds or (0.0, 0.0)
         if high > forecast.seconds:
             lines.append(
@@ -332,7 +364,7 @@ class DryRun:
     def _traffic_lines(self) -> list[str]:
         if self.world is None:
             return []
-        rows = [row for row in collective_rows(self.ledger, self.gpu, self.world) if row["calls"]]
+        rows = [row for row in collective_rows(self.ledger, self.usual_step or 0, self.gpu, self.world) if row["calls"]]
         lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} per step"]
         for row in rows:
             seconds = "" if row["seconds"] is None else f"  {seconds_in_words(row['seconds'])}"

@@ -81,7 +81,8 @@ class Ledger:
         updates_in_backward: whether an optimizer has stepped inside a backward pass.
         copies_in_bf16: whether autocast makes its copies of weights in BF16.
         arrivals: bytes that came from the host in forward passes after the first step, by the first dimension of the
-            tensor; early_arrivals: those before, with what is moved only once.
+            tensor; early_arrivals: those before, with what is moved only once; arrivals_without_graph: those that came
+            with autograd off, as in an evaluation.
         rows_before_forward: the first dimension of what came last before the first forward pass; 0 if nothing came.
     """
 
@@ -94,6 +95,7 @@ class Ledger:
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.early_arrivals: Counter[int] = Counter()
+        self.arrivals_without_graph: Counter[int] = Counter()
         self.over = self.rows_before_forward = 0
         self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
         self.turned_on_in_eval = self.mostly_frozen = False
@@ -116,7 +118,7 @@ class Ledger:
         phase, recomputed = self._phase()
         self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
-            (self.arrivals if self.marks else self.early_arrivals)[thread.arriving_rows] += nbytes
+            self._arrivals_now()[thread.arriving_rows] += nbytes
         elif phase == SETUP and thread.arriving_rows and not thread.arriving_weight:
             self.rows_before_forward = thread.arriving_rows
         if thread.casting_weights is not None:
@@ -134,9 +136,14 @@ class Ledger:
             self.events.append(record)
         return record
 
+    def _arrivals_now(self) -> Counter[int]:
+        if not torch.is_grad_enabled():
+            return self.arrivals_without_graph
+        return self.arrivals if self.marks else self.early_arrivals
+
     def stacked(self, rows: Sequence[torch.Tensor], batch: torch.Tensor) -> None:
         """Take `rows` that came from the host one by one for the rows of `batch`, not for batches of their own."""
-        arrivals = self.arrivals if self.marks else self.early_arrivals
+        arrivals = self._arrivals_now()
         for row in rows:
             found = getattr(storage_of(row), "rows", 0)
             taken = min(row.nbytes, arrivals[found]) if found else 0
@@ -151,7 +158,7 @@ class Ledger:
         if getattr(storage, "rows", 0) != found:
             return
         storage.rows = 0  # its other parts say the same
-        arrivals = self.arrivals if self.marks else self.early_arrivals
+        arrivals = self._arrivals_now()
         taken = min(whole.nbytes, arrivals[found])
         arrivals[found] -= taken
         arrivals[batch] += taken

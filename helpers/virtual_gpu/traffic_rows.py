@@ -8,8 +8,8 @@ from .traffic import Row, seconds_of
 from .world import World
 
 
-def collective_rows(ledger: Ledger, gpu: str, world: World | None) -> list[dict[str, Any]]:
-    """Return the collectives of the last whole step, those with the most bytes first; none without other ranks.
+def collective_rows(ledger: Ledger, step: int, gpu: str, world: World | None) -> list[dict[str, Any]]:
+    """Return the collectives of a step, counted from 0, those with the most bytes first; none without other ranks.
 
     Each row has the name, how many ranks take part, the calls and the bytes of the step, and of the whole run
     ("calls_in_all", "bytes_in_all"), and the forecast seconds of the step (None where no cluster of the GPU is known).
@@ -17,7 +17,7 @@ def collective_rows(ledger: Ledger, gpu: str, world: World | None) -> list[dict[
     traffic = ledger.traffic
     if traffic is None or world is None:
         return []
-    messages = traffic.messages[max(0, len(ledger.marks) - 1)]
+    messages = traffic.messages[step]
     seconds = seconds_of(messages, gpu, world.node)
     calls: Counter[Row] = Counter()
     nbytes: Counter[Row] = Counter()

@@ -595,16 +595,82 @@ def test_the_largest_batch_is_where_the_memory_ends(dry_run):
 
 
 def test_what_is_called_a_safe_batch_is_not_tight(dry_run):
-    """The segments of a small program hold much that is free, so its two figures differ."""
+    """The segments of a small program hold much that is free: its ratio says little of the larger one's."""
     options = ("--json", "--gpu", "t4")
     _, out, _ = dry_run(BATCHED, "16", options=options)
     report = json.loads(out.splitlines()[-1])
     safe = report["safe_batch"]["t4-16gb"]
-    assert 16 <= safe < report["largest_batch"]["t4-16gb"]
+    assert 16 <= safe <= report["largest_batch"]["t4-16gb"]
     _, out, _ = dry_run(BATCHED, str(safe), options=options)
     assert json.loads(out.splitlines()[-1])["grades"]["t4-16gb"] == "fits"
     _, out, _ = dry_run(BATCHED, "16")
-    assert lines_with(out, "Largest batch (here 16), all else equal:", f"t4-16gb {safe:,} to ")
+    assert lines_with(out, "Largest batch (here 16), all else equal:", f"t4-16gb {safe:,}")
+
+
+PYRAMID = """
+    import sys
+    import torch
+    from torch import nn
+
+    batch = int(sys.argv[1])
+    sizes = [700, 900, 1100, 1300, 1500, 1700, 1900, 2100]
+    layers = [nn.Linear(a, b).cuda() for a, b in zip(sizes, sizes[1:] + sizes[:1])]
+    optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], 0.1)
+    for _ in range(3):
+        x = torch.randn(batch, 1024, sizes[0]).cuda()
+        for layer in layers:
+            x = nn.functional.gelu(layer(x))
+        x.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_safe_batch_allows_for_the_pieces_of_the_larger_program(dry_run):
+    """Blocks of many sizes leave more pieces in the larger run."""
+    options = ("--json", "--gpu", "t4")
+    _, out, _ = dry_run(PYRAMID, "60", options=options)
+    report = json.loads(out.splitlines()[-1])
+    safe, largest = report["safe_batch"]["t4-16gb"], report["largest_batch"]["t4-16gb"]
+    assert safe < largest
+    grades = []
+    for batch in (safe - 2, largest):  # blocks and segments are rounded
+        _, out, _ = dry_run(PYRAMID, str(batch), options=options)
+        grades.append(json.loads(out.splitlines()[-1])["grades"]["t4-16gb"])
+    assert grades[0] == "fits" != grades[1]
+    _, out, _ = dry_run(PYRAMID, "60")
+    assert lines_with(out, f"t4-16gb {safe:,} to {largest:,}")
+
+
+VALIDATES = """
+    import sys
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        model(torch.randn(8, 64).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if sys.argv[1] == "evaluates" and step == 1:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(20):
+                    model(torch.randn(128, 64).cuda())
+            model.train()
+"""
+
+
+def test_an_evaluation_between_two_steps_counts_neither_for_the_time_nor_for_the_batch(dry_run):
+    plain, evaluates = (
+        json.loads(dry_run(VALIDATES, how, options=("--json", "--gpu", "t4"))[1].splitlines()[-1])
+        for how in ("trains", "evaluates")
+    )
+    assert plain["seconds"] == evaluates["seconds"]
+    assert plain["batch"] == evaluates["batch"] == 8
+    _, out, _ = dry_run(VALIDATES, "evaluates")
+    assert lines_with(out, "This is for a step like step 2; step 3 has", "for example because it evaluates the model")
 
 
 def test_a_picture_a_snapshot_and_a_trace_are_written(dry_run, tmp_path):
