@@ -180,15 +180,15 @@ assumes_fp32 = check("start_here.bytes", assumes_fp32, counts=False)  # not your
 # ## 7 · Time
 #
 # Seconds are harder than bytes: the first calls are slow, a GPU is still working through its queue when your clock stops, and the machine has other
-# things to do. `compare` warms up, waits for the device, and runs two functions in turn. **Predict:** one function gets a batch 16 times as large as
-# the other's. How many times as long does it take?
+# things to do. `compare` warms up, waits for the device, and runs two functions in turn. It reports the median of the ratios of the pairs. **Predict:** one
+# function gets a batch 16 times as large as the other's. How many times as long does it take?
 
 # %% name="guess_time"
 my_guess = None  # times as long
 ### BEGIN GUESS
 my_guess = 16.0
 ### END GUESS
-time_guess = Prediction("512 rows take", my_guess, "times as long as 32")
+time_guess = Prediction("Time for 512 rows, compared with 32", my_guess, "times")
 
 # %% name="time"
 many_rows = torch.randn(512, 1024, device=device)

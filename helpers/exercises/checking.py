@@ -305,6 +305,6 @@ def _go_on_with(part: Part, answers: tuple[Any, ...], verdicts: Sequence[Verdict
     for name, answer, own in zip(part.answers, answers, reference_answers(part), strict=True):
         stands_in = untouched or not (finished or filled_in(answer))
         if stands_in:
-            print(f"`{name}` is not filled in yet: the cells below use the course's own.")
+            print(f"`{name}` is not filled in yet: the cells below use the course's answer.")
         chosen.append(own if stands_in else answer)
     return chosen[0] if len(chosen) == 1 else tuple(chosen)

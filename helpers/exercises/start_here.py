@@ -33,8 +33,10 @@ class CountsEveryParameterOnce(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                ratio = f" ({seen[name] / want:.3g} times as many)" if want else ""
-                return f"For {name} you count {seen[name]:,.6g} bytes; its parameters hold {want:,.0f}{ratio}."
+                ratio = f", {seen[name] / want:.3g} times" if want else " instead of"
+                return (
+                    f"For {name} you counted {seen[name]:,.6g} bytes{ratio} the {want:,.0f} that its parameters hold."
+                )
         return None
 
 

@@ -286,6 +286,7 @@ class DryRun:
             if names or said == FITS:
                 why = _WHY_TIGHT if said == TIGHT else ""
                 lines.append(f"{said.capitalize()}: {', '.join(names) or 'none of the common GPUs'}{why}")
+        lines += self._emulation_lines()
         largest = self.largest_batches
         if largest:
             safe = self.safe_batches
@@ -296,6 +297,13 @@ class DryRun:
             if any(len(both) > 1 for both in counts.values()):
                 lines.append("  (the first should fit; the last fits if the larger run leaves fewer pieces unused)")
         return lines
+
+    def _emulation_lines(self) -> list[str]:
+        """Say which GPUs that may run it have no units for its BF16 matmuls."""
+        if not any(work.flops and work.dtype == "bfloat16" for works in self.ledger.works for work, *_ in works):
+            return []
+        slow = [gpu.name for gpu in common_gpus(self._gpu) if self.fits.get(gpu.name) and not gpu.bf16]
+        return [f"  Without BF16 units, so BF16 runs at the rate of FP32: {', '.join(slow)}"] if slow else []
 
     def _ran_out_lines(self) -> list[str]:
         held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved

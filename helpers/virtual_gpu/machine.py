@@ -42,7 +42,7 @@ class Machine:
             return APPLE
         found = find_gpu(gpu)
         return cls(
-            f"pretended {found.name}", found.total, found.context, found.capability or (8, 0), gpus, gpu=found.name
+            f"virtual {found.name}", found.total, found.context, found.capability or (8, 0), gpus, gpu=found.name
         )
 
     def environment(self) -> dict[str, str]:
@@ -59,4 +59,4 @@ class Machine:
         return cls(**fields | {"capability": tuple(fields["capability"])})
 
 
-APPLE = Machine("pretended Apple GPU", 12 * 2**30, 0, (0, 0), kind="mps")
+APPLE = Machine("virtual Apple GPU", 12 * 2**30, 0, (0, 0), kind="mps")

@@ -124,10 +124,12 @@ def _explain_missing(error: BaseException, made_up: bool) -> None:
         made_up: whether data sets are made up already.
     """
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
+        package, version = error.name.partition(".")[0], torch.__version__
         print(
             f"\nThe script runs in this Python, which does not have {package}. Install the package that has it, for "
-            f"example: {sys.executable} -m pip install {package}",
+            f"example: {sys.executable} -m pip install {package} torch=={version.partition('+')[0]}\n"
+            "The last word keeps this PyTorch. A package with operators of its own, such as torchvision, must have "
+            f"been built for PyTorch {version}.",
             file=sys.stderr,
         )
     elif isinstance(error, FileNotFoundError) and not made_up:

@@ -114,7 +114,7 @@ def test_the_course_stands_in_for_what_is_not_filled_in_and_says_so(part, capsys
     assert check(part.name, untouched, untouched) == (double, triple)
     printed = capsys.readouterr().out
     assert "not attempted yet" in printed
-    assert printed.count("the cells below use the course's own") == 2
+    assert printed.count("the cells below use the course's answer") == 2
 
 
 def test_the_reference_is_probed_only_to_compare_with(part, monkeypatch):
@@ -167,7 +167,7 @@ def test_one_of_two_answers_may_be_missing(part, capsys):
     assert check(part.name, mine, untouched) == (mine, triple)
     printed = capsys.readouterr().out
     assert "1 of 2 checks passed" in printed
-    assert "`triple` is not filled in yet: the cells below use the course's own." in printed
+    assert "`triple` is not filled in yet: the cells below use the course's answer." in printed
 
 
 def test_a_right_answer_may_raise_the_error_of_stubs(part):

@@ -249,7 +249,7 @@ def test_before_the_first_step_no_verdict_is_given(dry_run):
     assert "--fake-data" in err
     _, out, err = dry_run(text + "import no_such_package.inside\n")
     assert "whether it fits is unknown" in out
-    assert "-m pip install no_such_package" in err
+    assert f"-m pip install no_such_package torch=={torch.__version__.partition('+')[0]}\n" in err
     code, out, _ = dry_run(text)
     assert (code, "Fits" in out) == (2, True)
 
@@ -640,6 +640,25 @@ def test_a_safe_batch_allows_for_the_pieces_of_the_larger_program(dry_run):
     assert grades[0] == "fits" != grades[1]
     _, out, _ = dry_run(PYRAMID, "60")
     assert lines_with(out, f"t4-16gb {safe:,} to {largest:,}")
+
+
+IN_BF16 = """
+    import torch
+
+    layer = torch.nn.Linear(64, 64).cuda().bfloat16()
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        layer(torch.randn(8, 64).cuda().bfloat16()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_gpus_without_units_for_bf16_are_named(dry_run):
+    _, out, _ = dry_run(IN_BF16)
+    assert lines_with(out, "Without BF16 units, so BF16 runs at the rate of FP32:", "t4-16gb", "v100-32gb")
+    _, out, _ = dry_run(IN_BF16.replace(".bfloat16()", ""))
+    assert "BF16" not in out
 
 
 VALIDATES = """
