@@ -149,7 +149,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 12  # 16 times the best interval's lost work, and the restarts
 ### END GUESS
-rare_guess = Prediction("Goodput with sixteen times Young's interval", my_guess, "%", difference=True)
+rare_guess = Prediction("Goodput with sixteen times Young's interval", my_guess, "%")
 
 # %% name="young"
 MTBF, SAVE, RESTART, WEEK = 3600 * PUBLISHED_RUNS[0].hours_between, 60, 600, 7 * 86_400
