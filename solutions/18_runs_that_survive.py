@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Checkpoints: runs that survive
 #
-# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. For that, its checkpoints must be complete, intact on disk at every moment, and written often, but not too often.**
+# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. This takes checkpoints that are complete, intact on disk at every moment, and written often, but not too often.**
 #
 # | | |
 # |---|---|
@@ -105,7 +105,7 @@ for run in PUBLISHED_RUNS:
 # - A failure during a save makes that checkpoint worthless. If a failure comes at the exact moment a save ends, the checkpoint counts. A failure during a restart starts the restart over.
 # - Failures at or after the end of the run change nothing.
 #
-# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. The goodput with this interval must be within 1% of the best. Failures come at random, on average one every `mtbf` seconds, and `save` is at most a tenth of `mtbf`. (Which interval is best does not depend on the restart time.)
+# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. The goodput with this interval must be at least 99% of the best possible. Failures come at random, on average one every `mtbf` seconds, and `save` is at most a tenth of `mtbf`. (The best interval does not depend on the restart time.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -140,16 +140,16 @@ hint("runs_that_survive.interval")
 # %% [markdown] name="young_text"
 # John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they also strike during saves and restarts.
 #
-# How good is the formula? Your replay can answer that. Simulate a run like Llama 3's: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty simulated runs with a week of training.
+# How good is the formula? Simulate a run like Llama 3's with your replay: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty simulated runs with a week of training. The longest is sixteen times Young's, longer than the mean time between failures.
 #
-# **Predict.** How many percentage points of goodput do you lose if your interval is four times Young's?
+# **Predict.** What is the goodput, in percent, with that longest interval?
 
 # %% name="young_guess"
-my_guess = None  # points lost with four times Young's interval
+my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 25  # four times the lost work
+my_guess = 12  # 16 times the best interval's lost work, and the restarts
 ### END GUESS
-rare_guess = Prediction("Goodput lost with four times the best interval", my_guess, "points", difference=True)
+rare_guess = Prediction("Goodput with sixteen times Young's interval", my_guess, "%")
 
 # %% name="young"
 MTBF, SAVE, RESTART, WEEK = 3600 * PUBLISHED_RUNS[0].hours_between, 60, 600, 7 * 86_400
@@ -170,20 +170,22 @@ goodputs = {
 }
 means = {factor: statistics.mean(shares) for factor, shares in goodputs.items()}
 best = max(means.values())
-rare_guess.reveal(best - means[4], how="simulated")
+rare_guess.reveal(means[16], how="simulated")
+linear = 100 * (1 - SAVE / (16 * young) - (16 * young / 2 + RESTART) / MTBF)
+print(f"1 - save / interval - (interval / 2 + restart) / M would be {linear:.0f}%")
 print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f}%; the best of all is {best:.1f}%")
 print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f}%")
 show(goodput_figure(young, goodputs), "Goodput by interval: mean and range of twenty runs, Young's interval marked.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# The curve is flat around its maximum, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer, too. If saving becomes four times faster, you save twice as often, and the time lost to saving and repeated work is halved. That is why section 5 makes saving faster.
+# When failures are more frequent than checkpoints, a failure finds less than half an interval of work to discard, so `interval / (2 M)` overstates the loss. Near its maximum the curve is flat, so you need not know M exactly. Even without the 2 under the root you lose very little, and the check accepts that answer. If saving becomes four times faster, you save twice as often, and the time lost to saving and repeated work is halved. That is why section 5 makes saving faster.
 #
 # (For Llama 3, Meta reports an effective training time of more than 90%. The lower goodput here follows from our assumptions of one minute per save and ten minutes per restart.)
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms, and a checkpoint takes 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. The cell makes three such runs of 300 steps, each with a different interval. Only a few kills hit each run, so its goodput depends on chance.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms, and a checkpoint takes 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. The cell makes three such runs of 300 steps, each with a different interval. They are short, so their goodput depends on chance.
 
 # %% name="killed"
 steps_between = {"too often": 3, "Young": round(best_interval(0.03, 0.6) / 0.01), "too rarely": 120}
@@ -208,7 +210,7 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves out the restarts. The bars show how much of the time the restarts take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. Where processes cannot be forked (macOS), a restart takes seconds.
+# Young's formula leaves out the restarts. The bars show how much of the time the restarts take here. *Replayed* is your `wall_clock`, given how long after each start the process was killed, and the average durations of its steps, saves and restarts. Where processes cannot be forked (macOS), a restart takes seconds.
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -219,7 +221,7 @@ print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# An uninterrupted run does 70 steps. Then six runs resume after step 35. Each of them loads all but one part of the saved state, and that part keeps its initial value.
+# An uninterrupted run trains for 70 steps. Then six runs resume after step 35. Each of them loads all parts of the saved state but one, which keeps its initial value.
 #
 # **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
 
@@ -274,7 +276,7 @@ claims.record("T41", "all six parts: the same bits", "35 steps after resuming", 
 #
 # ### Per rank, and per worker
 #
-# N ranks have N random states. As a common shortcut, rank 0 saves its own state, and all ranks load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
+# N ranks have N random states. A common shortcut is to save only rank 0's state and load it on all ranks. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
 
 
 # %% name="masks"
@@ -294,9 +296,9 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 # %% [markdown] name="masks_explained"
 # After the resume both ranks drop the same units. So each rank has to save the states of its own generators: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and the states of `numpy` and `random`.
 #
-# `DataLoader` workers are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states, too.) And with a different number of ranks or workers, no saved state fits. The solution is to need no state. For example, draw the random crop of sample 4,711 in epoch 3 from a generator that is seeded with `(seed, 3, 4711)`. Then it does not matter which worker loads the sample.
+# `DataLoader` workers are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states, too.) And if the number of ranks or workers changes, the saved states no longer fit. The solution is to need no state. For example, draw the random crop of sample 1,234 in epoch 3 from a generator that is seeded with `(seed, 3, 1234)`. Then it does not matter which worker loads the sample.
 #
-# The same applies to the order of the data. The loader of [[tokens]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
+# The same applies to the order of the data. The loader of [[tokens]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks, and the **global batch** should stay the same.
 #
 # ### Your turn: a data order that can be resumed
 #
@@ -388,7 +390,7 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint, unless there are already `keep` whole ones with higher steps. A step may be saved again; then the new state counts.
 # - If the process is killed at **any** moment of `save`, a reader finds either the checkpoint that was the newest before (the highest step) or the new one, whole in both cases.
 # - The same holds for a power failure at any moment. Once `save` has returned, a reader finds the new checkpoint even after a power failure. So all data is on the disk before the checkpoint is published (flush every file and call `os.fsync` on it), and the directory is synced before an older checkpoint is deleted.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It skips a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads: it does not delete a damaged checkpoint, and it does not rely on what this object has saved.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It skips a damaged checkpoint (cut short, emptied, zeroed, with a flipped bit or two pieces swapped, or missing) without an error. `latest()` only reads: it does not delete a damaged checkpoint, and it does not rely on what this object has saved.
 # - After `save`, at most `keep` checkpoints are left, those with the highest steps, and no leftovers of killed saves. (So a run that goes back to an earlier step and discards the later ones saves into a new folder.) `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
 # You choose how many files a checkpoint has, and their names.
@@ -452,13 +454,13 @@ hint("runs_that_survive.manager")
 # %% [markdown] name="manager_explained"
 # The check does not kill any process. While your `save` runs, the check copies the folder after each change, and opens each copy with a new manager. A copy shows what a kill at that moment would leave. For power failures, the check also removes every name that was not yet synced.
 #
-# The course's solution is short, but not fast. In each save it reads and hashes every kept checkpoint again, and it holds several copies of a checkpoint in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
+# The course's solution is short, but slow: each save reads and hashes every kept checkpoint again, and holds several copies of a checkpoint in memory. For large states, write and hash in pieces.
 #
 # ## 5 · Sharded, and without waiting
 #
 # The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. So its presence shows that all parts were written, but not that their bytes are still correct. Only a checksum can show that. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. If several ranks hold copies of the same parameter, only one of them writes it (*deduplication*).
 #
-# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. Unlike a thread, a process does not compete with training for Python's interpreter lock.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. They are off below, because pinned memory and asynchronous copies need a GPU. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. Unlike a thread, a process does not compete with training for Python's interpreter lock.
 #
 # Below, two ranks train a sharded model with AdamW for 12 steps, and save after every fourth step.
 
@@ -527,9 +529,9 @@ else:
 # %% [markdown] name="async_explained"
 # The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share the cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is about GPU nodes, where cores are free. So it gets a verdict only if this machine has at least two cores per rank, and if the synchronous saves cost a measurable time.
 #
-# In the formula of section 2, `save` becomes the time that the loop waits. There are two caveats: a checkpoint that is still being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
+# In the formula of section 2, `save` becomes the time that the loop waits. But a checkpoint that is still being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #
-# Two ideas avoid the disk for most failures. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth, and each node holds two states in host memory. If one node fails, its state comes back over the network. The disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
+# Two ideas avoid the disk for most failures. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth, and each node holds two states in host memory. The disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
 #
 # ## 6 · Explore: goodput
 #
@@ -569,6 +571,6 @@ claims
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on the seed, the skips and the step, not on ranks or workers.
 #
-# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and make restarts faster before you improve anything else. [[Failures]] is about the failures between two checkpoints.
+# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and once saving is cheap, make restarts faster. [[Failures]] is about the failures themselves.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); POSIX and Linux documentation: `rename(2)`, `fsync(2)`; PyTorch documentation, `torch.distributed.checkpoint`; the torchft repository.

@@ -204,7 +204,7 @@ def test_the_simulation_loses_the_steps_since_the_last_good_checkpoint():
         ("wrong", 8, 12),
         ("killed", 1, 12),
     ]
-    assert used["lost again"] == pytest.approx(14 * STEP)
+    assert used["done again"] == pytest.approx(14 * STEP)
     assert used["slowed"] == pytest.approx(3 * SLOW)
     assert used["waiting for a timeout"] == PATIENCE
     assert used["restarting"] == 5 * SmallFleet.RESTART
@@ -217,6 +217,6 @@ def test_real_ranks_have_the_events_of_the_simulation(ranks, tmp_path):
     real, waited = real_events(ranks, tmp_path)
     assert real == simulated
     done = sum(len(read_logs(tmp_path, {0: 0}, attempt)[0].checksums) for attempt in range(len(real) + 1))
-    assert done == STEPS + round(used["lost again"] / STEP)  # all steps that were done: once, and those that were lost
+    assert done == STEPS + round(used["done again"] / STEP)  # all steps that were done: once, and those that were lost
     assert 0.7 < waited["slow"] / used["slowed"] < 3  # a busy machine makes sleep longer, not shorter
     assert 0.9 < waited["hung"] / used["waiting for a timeout"] < 4

@@ -18,7 +18,7 @@ DAY, GPU_DAYS = 86_400.0, 16_384 * 54
 # 7, the watchdog of NCCL 7. Software: bugs 54, dependencies 2. Corruption: silent data corruption 6.
 COUNTED = {"node": 308, "hang": 49, "software": 56, "corruption": 6}
 ASSUMED = {"straggler": 20}  # in the same time; a healthy job's pauses are counted by day
-USES = ("training", "saving", "comparing", "lost again", "slowed", "waiting for a timeout", "restarting", "no node")
+USES = ("training", "saving", "comparing", "done again", "slowed", "waiting for a timeout", "restarting", "no node")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Fleet:
     def run(
         self, days: float = 54.0, seed: int = 0, failures: Iterable[Failure] | None = None
     ) -> tuple[dict[str, float], list[tuple[float, str, float]]]:
-        """Return the seconds of each use, and the events: (second, kind, seconds of training that are lost again).
+        """Return the seconds of each use, and the events: (second, kind, seconds of training to do again).
 
         Args:
             failures: those that happen, one after the other; drawn with `seed` where none are given.
@@ -83,7 +83,7 @@ class Fleet:
             if working < wait or now >= days * DAY:
                 return used, events
             costs = self._costs(failure, since, used["training"])
-            events.append((now, kind, costs["lost again"]))
+            events.append((now, kind, costs["done again"]))
             if kind not in ("software", "false alarm"):
                 came = heapq.heappop(repairs) if repairs else now + self.REPAIR
                 costs["no node"] = max(0.0, came - now)
@@ -91,7 +91,7 @@ class Fleet:
                     heapq.heappush(repairs, max(came, now) + self.REPAIR)
             for use, seconds in costs.items():
                 used[use] += seconds
-                if use in ("lost again", "slowed"):  # these seconds were counted as training
+                if use in ("done again", "slowed"):  # these seconds were counted as training
                     used["training"] -= seconds
                 else:
                     now += seconds
@@ -101,7 +101,7 @@ class Fleet:
         """Run `runs` times, with seeds from 0 on, and return two means.
 
         The first is the share of the time that each use takes, between 0 and 1; the second, the seconds of training
-        that each kind of event causes to be lost again.
+        that have to be done again because of each kind of event.
         """
         shares, lost = Counter(), Counter()
         for seed in range(runs):
@@ -123,12 +123,12 @@ class Fleet:
 
     def _costs(self, failure: Failure, since: float, trained: float) -> dict[str, float]:
         """Return what an event costs, by use; `since` are the seconds trained since the last checkpoint."""
-        costs = {"lost again": since, "restarting": self.RESTART}
+        costs = {"done again": since, "restarting": self.RESTART}
         if failure.kind in ("hang", "false alarm"):
             costs["waiting for a timeout"] = self.timeout
         if failure.kind == "corruption":  # all that was trained since it began, from the checkpoint before it
             before = (since - failure.unseen) % self.interval if failure.before is None else failure.before
-            costs["lost again"] = min(trained, failure.unseen + before)
+            costs["done again"] = min(trained, failure.unseen + before)
         if failure.kind == "straggler":  # replaced right after a checkpoint
-            costs |= {"lost again": 0.0, "slowed": min(trained, failure.unseen * self.SLOWER)}
+            costs |= {"done again": 0.0, "slowed": min(trained, failure.unseen * self.SLOWER)}
         return costs

@@ -47,6 +47,8 @@ def made_counters(fault: str, chance: random.Random, nodes: int = 64) -> tuple[l
         found[node] = replace(found[node], work=pace[found[node].stage] * chance.uniform(0.8, 0.85))
     blamed = chance.randrange(nodes) if fault != "healthy" else None
     if blamed is None:
+        node = chance.randrange(nodes)  # its link has as many new errors as are allowed
+        found[node] = replace(found[node], errors_now=found[node].errors_before + 100)
         return found, None
     if chance.random() < 0.25:
         blamed = next(

@@ -11,7 +11,8 @@ KINDS = ("killed", "hung", "slow", "wrong", "healthy")
 
 def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | None]:
     """Return the logs of a job and the rank to blame, None for a healthy job."""
-    ranks, steps = chance.randint(3, 8), chance.randint(12, 30)
+    two = kind in ("killed", "hung") and chance.random() < 0.4  # a majority of the ranks says nothing
+    ranks, steps = 2 if two else chance.randint(3, 8), chance.randint(12, 30)
     blamed = chance.randrange(ranks) if kind != "healthy" else None
     pace = [chance.uniform(0.97, 1.03) for _ in range(ranks)]  # no rank is exactly as fast as the others
     if chance.random() < 0.5:  # one is clearly slower than most, and not slow: that begins at 1.5

@@ -60,9 +60,7 @@ class FindsTheLink(OnMadeCounters):
     """The node whose link errors grew most is found; old errors and those at the other end do not count."""
 
     fault = "link"
-    look = (
-        "Counters run since the node was started. What counts is the largest increase in the last hour, if above 100."
-    )
+    look = "The counters start with the node. What counts is the largest increase in the last hour, if it is above 100."
     hint = "Subtract the reading of an hour ago. Two nodes may have large increases: both ends of one link."
 
 

@@ -33,7 +33,7 @@ class KilledRun:
     Attributes:
         work: seconds of training that it had to do.
         seconds: how long it took.
-        kills: when it was killed, in seconds from its start.
+        kills: when it was killed, in seconds, on a clock on which each restart takes `restart` seconds.
         parts: seconds of useful training, training done again, saving and restarting.
         step, save, restart: how long each of them took, on average, in seconds.
         busy: the machine was too busy for the figures to mean anything.
@@ -177,4 +177,6 @@ def _told(entries: list[tuple[str, int, float]], start: float, kills: list[float
     parts["restarting"] = max(0.0, seconds - sum(parts.values()))  # and steps and saves that a kill cut short
     busy = not done or step > SLOWEST * job.tick or save > SLOWEST * job.save
     restart = statistics.mean(took["started"] or [0.0])
-    return KilledRun(work, seconds, kills, parts, step, save, restart, busy)
+    ran = [start + kill - begin for begin, kill in zip(begins, kills, strict=False)]  # from each start to its kill
+    even = list(itertools.accumulate(ran, lambda clock, seconds: clock + restart + seconds))
+    return KilledRun(work, seconds, even, parts, step, save, restart, busy)

@@ -1,10 +1,12 @@
 """Checks of the checkpoint manager: killed at any moment, read after any damage, on a disk that does not grow."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -16,6 +18,7 @@ from ..probing.synced_files import SyncedFiles
 
 NUMBERS = 4096  # of the tensor in each state: 16 KiB
 SMALL = 2  # a version that fits into the buffer of a file, with 16 numbers
+SET_BACK = (5, 20, 10, 7)  # steps as a run saves them that was set back
 STEPS = (0, 2, 9, 10, 99, 100, 9_999, 10_000, 999_999, 1_000_000)
 
 
@@ -46,6 +49,8 @@ def found(DataClass: Any, folder: Path, keep: int = 2) -> list[int] | str:
     if latest is None:
         return []
     step, state = latest
+    if not hasattr(step, "__index__"):
+        return "not a step"
     try:
         version = int(state["version"])
         right = state_of(int(step), version)
@@ -99,9 +104,9 @@ class FindsTheNewest(InFolder):
         back = found(Checkpoints, folder / "some")
         own = Checkpoints(folder / "own", keep=2)
         state = state_of(1)
-        keys = sorted(state), sorted(state["optimizer"])
+        entries = _entries(state)
         own.save(1, state)
-        changed = (sorted(state), sorted(state["optimizer"])) != keys
+        changed = _entries(state) != entries or not torch.equal(state["weights"], state_of(1)["weights"])
         state["weights"] += 1  # training goes on, in place
         before = look_at(folder / "own")
         # In a process of its own: what this one remembers is no checkpoint.
@@ -298,7 +303,7 @@ class PassesOverDamage(InFolder):
         "all of it zeros",
         "a bit changed",
         "a bit of the tensor changed",
-        "two parts of the tensor exchanged",
+        "two pieces of the tensor swapped",
         "deleted",
     )
 
@@ -344,10 +349,13 @@ class PassesOverDamage(InFolder):
 
 
 class BoundedDisk(InFolder):
-    """At most `keep` checkpoints remain, and one more while the new one is written."""
+    """At most `keep` checkpoints remain, those with the highest steps, and one more while the new one is written."""
 
     after = ("finds_the_newest",)
-    hint = "After the new one is published, delete all but the newest `keep`."
+    hint = (
+        "After the new one is published, delete all but the `keep` with the highest steps.\n"
+        "The one just saved need not be among them: a run that was set back saves lower steps."
+    )
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
@@ -362,7 +370,11 @@ class BoundedDisk(InFolder):
             after = bytes_in(place) / size
             camera = photographed(place, folder / f"photographs {keep}", lambda m=manager: m.save(8, state_of(8)))
             rows.append([keep, after, max(bytes_in(photograph) for photograph in camera.taken) / size])
-        return {"rows": rows}
+        place, left = folder / "set back", []
+        for step in SET_BACK:
+            Checkpoints(place, keep=2).save(step, state_of(step))
+            left.append(_all_found(Checkpoints, place, folder / f"copy {step}"))
+        return {"rows": rows, "left": left}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -380,6 +392,14 @@ class BoundedDisk(InFolder):
                     f"keep={keep}: during a save the folder holds {during:.1f} times the bytes of a checkpoint; "
                     f"there is room for {keep}, and for the new one."
                 )
+        for number, got in enumerate(seen["left"], 1):
+            right = sorted(SET_BACK[:number], reverse=True)[:2]
+            if got != right:
+                saved = ", ".join(map(str, SET_BACK[:number]))
+                return (
+                    f"keep=2, steps saved in this order: {saved}. `latest()` finds {_one_by_one(got)}; it should find "
+                    f"{_one_by_one(right)}."
+                )
         return None
 
 
@@ -394,25 +414,36 @@ class NoLeftovers(InFolder):
         place = folder / "run"
         Checkpoints(place, keep=1).save(1, state_of(1))
         size, files = bytes_in(place), len(look_at(place))
-        for step in range(2, 8):  # each is killed where it has left most behind
+        for step in range(2, 8):  # each is killed where it has left most behind, as a process of its own
             manager, album = Checkpoints(place, keep=1), folder / f"photographs {step}"
-            camera = photographed(place, album, lambda m=manager, step=step: m.save(step, state_of(step)))
+            with patch("os.getpid", return_value=os.getpid() + step):
+                camera = photographed(place, album, lambda m=manager, step=step: m.save(step, state_of(step)))
             fullest = max(camera.taken, key=bytes_in)
             shutil.rmtree(place)
             shutil.copytree(fullest, place)
+        before = look_at(place)
+        found(Checkpoints, place, 1)
+        touched = look_at(place) != before
         Checkpoints(place, keep=1).save(100, state_of(100))
         more = len(look_at(place)) - files
-        return {"after": bytes_in(place) / size, "more": more, "found": found(Checkpoints, place, 1)}
+        after = bytes_in(place) / size
+        return {"after": after, "more": more, "found": found(Checkpoints, place, 1), "touched": touched}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        killed = "six saves were killed halfway, then one completed: with keep=1 the folder holds"
+        killed = "six processes were killed halfway through a save, then another saved: with keep=1 the folder holds"
         if not seen["after"] <= 1.5:
             return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint. Remove what killed saves left."
         if not seen["more"] <= 0:
             return f"{killed} {seen['more']} files or folders more than after the first save."
+        if seen["touched"]:
+            return (
+                "`latest()` changed what a killed save had left, which may be a save in progress; it should only read."
+            )
         if seen["found"] != [100, 0]:
-            return f"after six killed saves and one of step 100 that completed: {said(seen['found'])}."
+            return (
+                f"six processes were killed halfway through a save, then another saved step 100: {said(seen['found'])}."
+            )
         return None
 
 
@@ -451,6 +482,8 @@ def said(got: Any) -> str:
         return "a new manager finds nothing"
     if got in ("mixed", "unreadable"):
         return "a new manager returns a state that is not what was saved"
+    if got == "not a step":
+        return "a new manager returns a step that is not an integer"
     if isinstance(got, str):
         return f"`latest()` raises {got}" if got.isidentifier() else "`latest()` raises an error"
     return f"a new manager finds step {got[0]}" + (" as it was saved the second time" if got[1:] == [1] else "")
@@ -468,6 +501,17 @@ def _either(allowed: list[list[int]]) -> str:
     if not old:
         return f"nothing or step {new[0]}"
     return f"step {new[0]}, as it was before or as it is now" if old[0] == new[0] else f"step {old[0]} or {new[0]}"
+
+
+def _one_by_one(steps: list[int]) -> str:
+    """Say which steps are found, one after the other."""
+    return ", and once that is damaged, ".join(f"step {step}" for step in steps) or "nothing"
+
+
+def _entries(state: dict[Any, Any]) -> list[tuple[Any, int]]:
+    """Return the keys of a state and of the dictionaries in it, each with the identity of its value."""
+    inner = [entry for value in state.values() if isinstance(value, dict) for entry in _entries(value)]
+    return [*((key, id(value)) for key, value in state.items()), *inner]
 
 
 def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -513,6 +557,16 @@ def _tear_what(place: Path, save: Callable[[], Any]) -> None:
     for path in place.rglob("*"):
         if path.is_file() and before.get(path) != path.read_bytes():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _all_found(DataClass: Any, place: Path, copy: Path) -> list[int]:
+    """Return the steps that are found in a copy of `place`, damaging the one that was found each time."""
+    shutil.copytree(place, copy)
+    steps, got = [], found(DataClass, copy)
+    while isinstance(got, list) and got and got[0] not in steps:
+        steps.append(got[0])
+        got = _without(DataClass, copy, got[0])
+    return steps
 
 
 def _without(DataClass: Any, place: Path, step: int) -> list[int] | str:

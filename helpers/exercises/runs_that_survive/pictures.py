@@ -47,7 +47,7 @@ def goodput_figure(
 
 
 def parts_figure(runs: Mapping[str, KilledRun]) -> Figure:
-    """Draw what the seconds of each run went to."""
+    """Draw where the seconds of each run went."""
     figure = Figure(figsize=(7, 0.9 + 0.45 * len(runs)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(runs)
@@ -56,7 +56,7 @@ def parts_figure(runs: Mapping[str, KilledRun]) -> Figure:
         axes.barh(list(runs), seconds, left=left, color=COLORS[(2, 4, 1, 7)[index]], label=part)
         left = [a + b for a, b in zip(left, seconds, strict=True)]
     axes.invert_yaxis()
-    axes.set(title="What the time went to", xlabel="seconds")
+    axes.set(title="Where the time went", xlabel="seconds")
     axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.35))
     return figure
 

@@ -39,7 +39,12 @@ PUBLISHED_RUNS = (
         "Llama 3 405B", 16_384, 54, 419, "unexpected interruptions", "The Llama 3 Herd of Models, section 3.3.4"
     ),
     PublishedRun(
-        "OPT-175B", 992, 60, 105, "restarts for hardware, 35 by hand and 70 automatic", "OPT, section 2.5: at least"
+        "OPT-175B",
+        992,
+        60,
+        105,
+        "at least 35 manual and an estimated 70 automatic restarts for hardware",
+        "OPT, section 2.5",
     ),
     PublishedRun("504 B200", 504, 55, 10, "GPU failures only", "Lablup 2026, From Detection to Recovery"),
 )
