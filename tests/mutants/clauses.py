@@ -162,7 +162,6 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "uninterrupted_run_is_right resumes_bit_for_bit",
         GIVEN,
         "uninterrupted_run_is_right",
-        "uninterrupted_run_is_right",
         "uninterrupted_run_is_right resumes_bit_for_bit",
         "uninterrupted_run_is_right",
         "resumes_bit_for_bit uninterrupted_run_is_right",
