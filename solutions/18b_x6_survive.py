@@ -37,7 +37,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (3 points)
 #
-# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that contains files cannot be replaced in one step, and a file's own checksum does not show that another file is missing. The cell provides functions that list checkpoints, hash one, sync, and clean up. What is left to you is the order of the steps.
+# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that contains files cannot be replaced in one step, and a file's own checksum does not show that another file is missing. The cell provides functions that list checkpoints, hash one, sync, and clean up. You write `save` and `load`. In `save`, the order of the steps decides what survives.
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
@@ -75,7 +75,7 @@ def sync(path):
 
 
 def clear(folder):
-    """Delete all directories in `folder` that are not called step-*."""
+    """Delete the entries of `folder`, all of them directories, whose names do not begin with step-."""
     for path in folder.iterdir():
         if not path.name.startswith("step-"):
             shutil.rmtree(path)

@@ -42,7 +42,7 @@ def sync(path):
 
 
 def clear(folder):
-    """Delete all directories in `folder` that are not called step-*."""
+    """Delete the entries of `folder`, all of them directories, whose names do not begin with step-."""
     for path in folder.iterdir():
         if not path.name.startswith("step-"):
             shutil.rmtree(path)
