@@ -238,7 +238,7 @@ show(
 # second moments. (Without `foreach`, Adam goes parameter by parameter and needs temporaries for only one at a time. [[Lean_optimizers]] gets rid of these temporaries.)
 #
 # With 32 sequences the activations are 32 times as large, but the peak is not: parameters and optimizer state stay the same, and the peak with one sequence holds gradients
-# and a fifth set in place of activations.
+# and Adam's temporaries in place of activations.
 #
 # Large models with small batches behave like batch 1 (section 5 plans one), and convolutional networks with many pixels behave like batch 32 (section 6 measures one). Advice that helped
 # one model may therefore do nothing for yours. First measure what fills your memory.
@@ -363,13 +363,13 @@ show_table(table)
 # After the step the gradients are gone: 12 bytes remain under autocast, 14 with master weights.
 #
 # The master weights appear under *inputs and other*. The meter counts as parameters only what belongs to the model, and the master weights do not.
-# In the classic scheme the gradients take 2 bytes plus the one FP32 gradient that is being applied.
+# In the classic scheme the gradients take 2 bytes per parameter, plus the bytes of the one FP32 gradient that is being applied.
 #
 # Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
 # They are gone when the optimizer steps, so they matter only if the peak is in the backward pass.
 #
-# All three peaks exceed the sums in the table at the start of this section, mostly because of Adam's *temporaries*, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
-# bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three. Here
+# All three peaks exceed the sums in the table at the start of this section, mostly because of Adam's *temporaries*. Adam works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
+# bytes per parameter. Adam takes the square root of the second moment, then scales it, and each result is a tensor of a layer's size. Under autocast and with FP32 gradients there are three. Here
 # are those of the autocast run:
 
 # %% name="leftover"

@@ -587,7 +587,7 @@ show_table(rows)
 # In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at the steps: how many weights move in each, and how much each one
 # lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** Averaged over steps 31 to 40, how large is the loss reduction per step of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's?
+# **Predict.** Compare the average loss reduction per step over steps 31 to 40. What percentage of the FP32 run's reduction does the run with BF16 weights (rounded to nearest) achieve?
 
 # %% name="guess_parts"
 my_guess = None  # %

@@ -224,7 +224,7 @@ Autocast = check("mixed_precision.autocast", Autocast)
 hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
-# **Compare with PyTorch's own.** The next cell computes the gradients of the CNN and of a small GPT, once under `Autocast` and once under `torch.autocast`, and compares them.
+# **Compare with `torch.autocast`.** The next cell computes the gradients of the CNN and of a small GPT, once under `Autocast` and once under `torch.autocast`, and compares them.
 
 # %% name="own"
 text = english(device)
@@ -430,7 +430,7 @@ show_table(category_table(cnn))
 # column by the first.
 #
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
-# - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
+# - **Parameters, gradients and optimizer state** take exactly as many bytes as before: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
 # - **Temporaries** halve as well. **Kernel workspace** depends on the device and on the algorithm chosen for it. A CPU without BF16 hardware converts the numbers
 #   inside each convolution: there the workspace may grow, and the peak may shift to the moment when it is allocated.
@@ -585,7 +585,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Autocast is a list of operations and a cast of their inputs. Operations that are on none of its lists follow their inputs, so a residual stream
+# - Autocast keeps lists of operations and casts their inputs. Operations that are on none of its lists follow their inputs, so a residual stream
 #   that begins in FP32 stays there.
 # - Mixed precision shrinks **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.

@@ -286,7 +286,7 @@ with sign_of_life("one training run in FP16"):
     print_run("FP16, LossScaler", train_denoiser(FP16, LossScaler()))
 
 # %% [markdown] name="scaler_pytorch"
-# **Compare with PyTorch's own.** Start `LossScaler` and `GradScaler` at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
+# **Compare with PyTorch's `GradScaler`.** Start `LossScaler` and `GradScaler` at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
 
 
 # %% name="scaler_at_work"
@@ -396,7 +396,7 @@ for name, (right, wrong) in steps.items():
 #
 # The error of a gradient is its distance from FP32's.
 #
-# **Predict.** How many times as large is the gradient error of a small GPT with all weights cast as under autocast?
+# **Predict.** For a small GPT, divide the gradient error with all weights cast by the gradient error under autocast. What do you get?
 
 # %% name="guess_policy"
 my_guess = None

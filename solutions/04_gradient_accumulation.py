@@ -422,7 +422,7 @@ for name, these in ratios.items():
 show_table(table)
 
 # %% [markdown] name="time_explained"
-# Time grows once micro-batches are small. (A ratio a little below 1 is possible: smaller tensors may fit into a CPU's caches. If *lowest to highest* spans a factor of 1.3 or more, other programs disturbed the rounds:
+# Time grows once micro-batches are small. (A ratio a little below 1 is possible: smaller tensors may fit into a CPU's caches. If the highest figure in *lowest to highest* is at least 1.3 times the lowest, other programs disturbed the rounds:
 # run the cell again when the machine is quieter.) The full batch, checkpointed, needs more memory than 4 × 64, and on a quiet machine more time, too. So keep cutting the batch as
 # long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
@@ -571,7 +571,7 @@ accumulate_tokens = check("gradient_accumulation.tokens", accumulate_tokens)
 hint("gradient_accumulation.tokens")
 
 # %% [markdown] name="means_text"
-# **Predict.** A GPT reads 64 rows in four micro-batches. Between 2 and 32 targets count per row, and the rows are sorted by length. What is the relative
+# **Predict.** A GPT reads 64 rows in four micro-batches. Each row has between 2 and 32 targets that count, and the rows are sorted by length. What is the relative
 # error of the gradient that older libraries computed?
 
 # %% name="means_guess"
@@ -848,7 +848,7 @@ print(
 # A batch four times as large gets by with the same number of rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
 # the number of rows grows by a larger factor than the number of steps falls. "A larger batch buys nothing beyond the critical size" holds only in the formula's limit of very large batches. The line that begins "by the formula" shows how little is left to gain.
 #
-# - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
+# - **To the left** of the figure's dashed line, the number of rows rises slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
 #   only if the rows are computed in parallel.
 #

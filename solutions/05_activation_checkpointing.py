@@ -380,7 +380,7 @@ claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gra
 # gradient, autograd skips the Function and the block never trains. `own_checkpoint` does not even warn.
 #
 # Look at the last lines of the output. If you leave the argument out, PyTorch warns and still runs the older implementation. (The warning announces an error for
-# version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
+# version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. That implementation also takes keyword arguments
 # and works with `torch.autograd.grad`.
 #
 # **Predict.** When PyTorch's version (`use_reentrant=False`) checkpoints every block, by what percentage does the arithmetic of a forward and backward pass
@@ -665,7 +665,7 @@ for k in (2, 3):
 print(f"every block: peak in {after.peak_at}")
 
 # %% [markdown] name="which_text"
-# Half of the blocks give about half of the saving for half of the additional arithmetic, and a third gives about a third. So the saving that the article promises fits every second block at best, and the time that it promises is about half of the 30% that articles give for every block. (The saving is not exactly half because the peak
+# Half of the blocks give about half of the saving for half of the additional arithmetic, and a third gives about a third. So at best, the article's 60 to 70% of the saving holds for every second block, and not for every third. Its 10 to 15% of the time is about half of the 30% that articles give for checkpointing every block. (The saving is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle 50% of the rounds; where they
 # overlap, these rounds do not show which choice is faster. A range tens of percentage points wide, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
 #
@@ -702,7 +702,7 @@ explore(
 # %% [markdown] name="summary_text"
 # ## 6 · Before and after
 #
-# The times are those of section 4. If other programs disturbed them, run that section's cell again first, then this one.
+# The times are those of section 4. If other programs slowed down those runs, first run that section's cell again, then this one.
 
 # %% name="summary"
 table = [("", "peak", "of plain", "more arithmetic", "time", "middle 50%")]

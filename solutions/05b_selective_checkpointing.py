@@ -360,7 +360,7 @@ for name in list(policies)[-3:]:
 #
 # In each block, *keep from 4 × width* keeps two results: that of attention, and that of the MLP's second layer. Both cost 8 × width FLOPs per element. Now keep only the result of attention.
 #
-# **Predict.** Compared with *keep from 4 × width*, how much more arithmetic is this, as a percentage of the plain run's? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
+# **Predict.** How much arithmetic does this add to that of *keep from 4 × width*, as a percentage of the plain run's arithmetic? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
 # and a forward and backward pass is about three forward passes.)
 
 # %% name="attention_guess"
@@ -628,12 +628,12 @@ low, middle, high = taken.more_time("every block")
 print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:.0f} to {high:.0f}%)")
 
 # %% [markdown] name="offload_explained"
-# - **Moved away**: no additional arithmetic and the same gradient, at the price of a round trip for every byte. Whether this is faster than recomputing
+# - **Moving saved tensors away** adds no arithmetic and leaves the gradient unchanged, at the price of a round trip for every byte. Whether this is faster than recomputing
 #   depends on the link: compare its bandwidth with the bytes per second that recomputation produces ([[where_the_time_goes]]).
 # - **On a GPU**, the copies can run alongside the arithmetic if they use pinned memory and a stream of their own.
 #   `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without a separate stream.
-# - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values. The gradient is off by less than one rounding to
-#   a format with 8 significant bits, because many rounding errors average out.
+# - **Saving them in BF16** leaves the forward pass unchanged. Only the backward pass works with rounded values. The relative error of the gradient is smaller than that of
+#   rounding a single number to 8 significant bits, because many rounding errors average out.
 #
 # Either method can be combined with checkpointing. Then only the inputs of the blocks are moved or rounded.
 #
@@ -746,7 +746,7 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
 # Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** from [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
 # program's allocations follow the rules of PyTorch's CUDA allocator, and operations compute nothing.
 #
-# A GPT the size of GPT-2 trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
+# On that virtual GPU, train a model the size of GPT-2 in FP32 with AdamW: 12 layers of width 768, a vocabulary of 50,257, and sequences of 1,024 tokens. Per token, the forward pass saves
 # 12 × 16 × 768 = 147,456 numbers in the blocks. A tensor of logits has 50,257.
 #
 # **Predict.** By what factor does the largest batch that fits grow when every block is checkpointed?
@@ -824,7 +824,7 @@ else:
 # %% [markdown] name="play_text"
 # ## 7 · Explore
 #
-# The figure shows memory over a forward and a backward pass under each policy. With which policies is the peak at the loss, with which in the first block that recomputes, and with which at the end of the
+# The figure shows memory over a forward and a backward pass under each policy. For each policy, find the peak: is it at the loss, in the first block that recomputes, or at the end of the
 # backward pass? How much of each spike is recomputed?
 #
 # A note on the categories: the meter counts a tensor as an *activation* if autograd saves it. Results that a policy keeps are stored by `checkpoint` itself, so the meter shows them as *temporaries*. Under a selective
@@ -860,10 +860,10 @@ claims
 #
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP holds the most memory, and it costs few FLOPs
 #   per byte to recompute.
-# - In terms of arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks to checkpoint. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and do not forget attention among them.
+# - In terms of arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks to checkpoint. Of the results that would be computed again, keep those that cost the most FLOPs per byte, including the result of attention.
 #   Drop what early stop never recomputes. In terms of time, a policy in Python costs the most with narrow layers. The compiler chooses once.
 # - A pair of hooks can also move saved tensors or round them.
-# - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. A loss in chunks does.
+# - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. Computing the loss in chunks does lower it.
 # - After each change, find the peak again.
 #
 # **What to reach for when.** If the activations of the blocks are the largest category, checkpoint every block ([[activation_checkpointing]]). Then keep as much as

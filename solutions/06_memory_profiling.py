@@ -115,7 +115,7 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 #
 # - Each of `lifetimes` has a `start` and an `end` (both in ns) and `nbytes`. They come in any order. An `end` of None means that the block was never freed.
 # - At the start, call `allocator.allocate(nbytes)`, which returns a block. At the end, call `allocator.release(block)` with that same block.
-# - Make the calls in order of time. Where an allocation and a release have the same time, the allocation comes first.
+# - Make the calls in chronological order. Where an allocation and a release have the same time, the allocation comes first.
 # - After each call, append (time, `allocator.allocated`, `allocator.reserved`) to the list.
 # - Do not change `lifetimes`.
 
@@ -286,7 +286,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 #
 # **Contract.** `still_there(trace, since)` returns a dictionary: for each place in the code, the bytes that it allocated and that were never freed.
 #
-# - `trace` is a list of such events in order of time. Do not change it.
+# - `trace` is a list of such events in chronological order. Do not change it.
 # - `alloc` starts a block at an address, and `free_completed` ends it. Addresses are reused. A block that was allocated before the trace
 #   began may be freed within it.
 # - `free_requested` does not free a block yet. Ignore all other actions (`segment_alloc`, `oom`, `snapshot`, ...); some of their events have no `addr`.
@@ -610,7 +610,7 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # **Contract.** `SmallAllocator(gpu)` has two methods and two attributes. `allocate(nbytes)` takes an integer of at least 1 and returns the address of
 # a block. `release(address)` takes such an address. `allocated` is the sum of the sizes of all blocks in use, and `reserved` the sum of all segments.
 #
-# - **Rounding.** A request is rounded up to a multiple of 512 bytes. The other rules speak of the rounded size.
+# - **Rounding.** A request is rounded up to a multiple of 512 bytes. The other rules refer to the rounded size.
 # - **Pools.** Requests of up to 1 MiB belong to the small pool, larger ones to the large pool. A segment serves only the pool for which it was requested.
 # - **Best fit.** The smallest free block of the pool that is large enough is used. Of several of the same size, the one with the lowest address is used.
 # - **Segments.** If no free block is large enough, `gpu.malloc` is called: for 2 MiB in the small pool, for 20 MiB if the request is below 10 MiB, else for the
@@ -776,8 +776,8 @@ said = "empty_cache reduces what changing lengths reserve"
 claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 
 # %% [markdown] name="varied_explained"
-# A segment that fits one length is too small for a longer one, and wasteful for a shorter one, so the cache keeps growing. Here the forums' advice works:
-# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much and grow page by page.
+# A segment that fits one length is too small for a longer one, and wasteful for a shorter one, so the cache keeps growing. Here the common advice works: call
+# `empty_cache`, which returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much and grow page by page.
 
 # %% [markdown] name="play_text"
 # ### Explore

@@ -204,7 +204,7 @@ reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
-# By the formula, the time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** from memory-bound to compute-bound where the two lines meet: the number of rows there is the time of a single row divided by the time per row in a large batch.
+# According to the formula, the time per batch is constant at first. Beyond some batch size, each additional row adds the same time. The layer **turns** from memory-bound to compute-bound where the two lines meet: the number of rows there is the time of a single row divided by the time per row in a large batch.
 #
 # **Predict.** On this machine, how many times as long do two rows take as one row?
 
@@ -655,7 +655,7 @@ claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 # %% [markdown] name="utilization_explained"
 # One more forward pass would make HFU 4/3 of MFU. The last line shows less, for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
-# The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower. HFU falls less, and stays the same if the recomputed operations are as efficient as the rest. A recipe with a high HFU may only be recomputing a lot.
+# The model does not need the recomputed FLOPs. They increase the numerator of HFU, and they lengthen the step, which lowers both MFU and HFU. So MFU falls. HFU falls less, and stays the same if the recomputed operations are as efficient as the rest. A recipe with a high HFU may only be recomputing a lot.
 #
 # Use MFU to compare recipes for the same model, and HFU to see whether kernels are slow. Before you compare with others, ask which FLOPs they count (full square or causal half, with or without embeddings, 6·N·D or a count) and which peak they divide by (data sheets also list one with sparsity, which is twice as high).
 #

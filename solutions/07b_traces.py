@@ -264,7 +264,7 @@ print(f"after a warm-up, alternately: {honest}")
 claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
 
 # %% [markdown] name="drift_text"
-# The first call of `kept` computed the long table. In general, a first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
+# The first call to `kept` computed the long table. In general, a first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
 #
 # ### The order
 #
@@ -402,12 +402,12 @@ for name, patient in patients.items():
 # - **items**: how often Python waits to read the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU, reading a value there waits until everything queued before it is done, and in the meantime nothing new is queued; the trace then shows `cudaStreamSynchronize` inside `aten::item`. A value in host memory is read without waiting: AdamW keeps its step counters there and reads one per parameter. On a CPU each read costs only Python overhead.
 # - **copying**: the fraction of the step in which a copy runs and no kernel does.
 #
-# **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace. Do not change the events.
+# **Contract.** `signs(events)` returns a dictionary with these three signs, for the step in the trace. Do not change the events.
 #
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. (`ts` and `dur` are rounded to whole nanoseconds: compare integers, as in the first task, or the time stamps `ts` alone.) Only complete events (`ph` is `X`) are spans.
+# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. `idle` and `copying` are fractions of that event's `dur`. Events outside it do not count, and no event straddles its boundaries. (`ts` and `dur` are rounded to whole nanoseconds: compare integers, as in the first task, or the time stamps `ts` alone.) Only complete events (`ph` is `X`) are spans.
 # - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
 # - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
-# - In a step **without kernels** (a CPU's), `items` is the number of operations named `aten::item`. `idle` is the time in which no operation runs, or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
+# - In a step **without kernels** (a CPU's), `items` is the number of operations named `aten::item`. `idle` is the time in which either no operation runs, or an `aten::copy_` or `aten::item` is running. If nothing runs, `idle` is 1.
 # - In a step **with kernels** (a GPU's), `items` counts only those `aten::item` during which an event named `cudaStreamSynchronize` starts on the step's thread. `idle` is the time in which no kernel runs.
 #
 # `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise, return the first whose condition holds: `"synchronizes"` (more than 10 items), `"copies"` (copying above 0.3). If neither does, the operations are small and many: `"tiny"`.

@@ -401,7 +401,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 # %% [markdown] name="workers_explained"
 # Side by side, the slower half sets the pace:
 #
-# > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the single *data* is the fill. It matters only in short epochs.
+# > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the *data* that is not multiplied by *n* is the time to fill the queue. It matters only in short epochs.
 #
 # Two more costs are added to that, and the last lines show their sources.
 #
@@ -547,7 +547,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
     print(f"{prefetch} in flight, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
-# - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43%, and a little more for the first fill.
+# - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: the device is idle 43% of the time, plus a little while the queue first fills.
 # - **4, then 8 in flight.** The idle share falls and then stops falling, for a reason other than the length of the queue: batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one.
 # - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
 #
@@ -576,7 +576,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# Four divides eight, so one of four workers makes all the slow batches and works longer than any worker of three would. Every seventh batch spreads them out again, and now seven workers have that problem.
+# Eight is a multiple of four, so one of four workers makes all the slow batches. It works longer than any worker would if there were only three. If every seventh batch is slow, four workers share the slow batches again, but with seven workers one of them makes them all.
 #
 # ### What it costs
 #
@@ -620,7 +620,7 @@ for name, seconds, compute in (
 show_table(table)
 
 # %% [markdown] name="summary_explained"
-# Workers hide the waiting of `far`, except for the fill of each epoch, and these epochs are short. Reading the digits takes computation, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
+# With `far`, workers hide the time spent waiting, except while the queue fills at the start of each epoch. That shows here because the epochs are short. Reading the digits takes computation, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles no matter how many workers there are. [[Workers_in_practice]] makes such data cheaper.
 
 # %% name="verdicts"
 claims
@@ -633,7 +633,7 @@ claims
 # - Workers ≥ seconds per batch / seconds per step. They hide waiting even with more workers than cores, but computation only up to the number of cores.
 # - `prefetch_factor` covers slow moments. Batches are dealt in turn, so the slow ones may all go to the same worker. Batches that wait take memory: workers × factor × batch.
 #
-# **What to reach for when.** Device idle, and the loader waits: `num_workers` from the quotient. Device idle, and the loader computes: as many workers as there are cores, then cheaper data. Only short stalls: `prefetch_factor`.
+# **What to reach for when.** If the device is idle and the loader mostly waits, set `num_workers` to the quotient of section 4. If the device is idle and the loader computes, use as many workers as there are cores, then make the data cheaper. If there are only short stalls, raise `prefetch_factor`.
 #
 # **Next.** [[Workers_in_practice]]: what workers cost, what cannot be sent to them, why their random numbers may repeat, and how to need fewer of them.
 #

@@ -88,7 +88,7 @@ def per_batch(loader, step_seconds=0.0):
 #
 # One epoch of `files` has 16 batches. The next cell loads it without training, with 2 workers and with 16. The times include starting the workers.
 #
-# **Predict.** How many times as long does the first batch take to arrive with 16 workers as with 2?
+# **Predict.** Divide the time until the first batch arrives with 16 workers by the time with 2 workers. What do you get?
 
 # %% name="guess_first"
 my_guess = None  # times as late
@@ -217,7 +217,7 @@ for name, (start, again) in starts.items():
 #
 # Augmentation is random, and each worker starts with a *copy* of all state. Many articles warn that NumPy's random numbers repeat.
 #
-# The next cell draws from four sources, with two workers for two epochs, four numbers per source, worker and epoch:
+# The next cell runs two workers for two epochs. In each epoch, each worker draws four numbers from each of four sources:
 #
 # - PyTorch's global generator,
 # - Python's `random`,
@@ -410,7 +410,7 @@ decoded = len(files) * decode(files.files[0]).nbytes
 print(f"files {human_bytes(sum(map(len, files.files)))}, decoded {human_bytes(decoded)}")
 
 # %% [markdown] name="cheaper_explained"
-# - Reading decoded images saves the decoding, and its effect on the caches ([[data_loading]]).
+# - Reading decoded images saves the time for decoding, and avoids its effect on the caches ([[data_loading]]).
 # - Most of the rest is one small call after another for each image. One large call for all 64 saves those.
 #
 # You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. [[Tokens]] reads such a file. You can also store images at the size you train on.

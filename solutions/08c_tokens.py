@@ -139,7 +139,7 @@ print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a Toke
 # Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
 # - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
-# - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then even a single training row costs only its own pages.
+# - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then the system reads only the pages of each training row, even if rows are read one by one in random order.
 # - A mapped array is pickled with all its data (the last line above). `TokenFile` sends workers its path instead, and maps the file there.
 #
 # ## 2 · Documents in rows
@@ -261,7 +261,7 @@ for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict
 show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
 
 # %% [markdown] name="apart_text"
-# More than half. Documents of equal length would give even more (1 − mean length / 512, the share of padding by the mean), but a long document has many pairs within itself.
+# More than half. With documents of equal length, the share would be even larger: 1 − mean length / 512. But a long document contains many pairs of its own tokens.
 #
 # Does the mask work? Test equivalence: with it, each document in its row must get the attention output that it would get alone. The cell uses one head on random embeddings, for every document of the first eight rows, with two kinds of positions: learned embeddings, which are added, and rotary positions, which rotate queries and keys.
 
@@ -361,7 +361,7 @@ print(streamed)
 # **Contract.** `share(blocks, seed, epoch, rank, ranks, worker, workers)` returns the list of block numbers that this worker of this rank reads in this epoch, in the order in which it reads them. Blocks are numbered from 0 to `blocks` − 1, ranks from 0 to `ranks` − 1, and the workers of each rank from 0 to `workers` − 1.
 #
 # - **Once.** No block is read twice in an epoch.
-# - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
+# - **Equal shares.** The workers of each rank together read `blocks // ranks` blocks. No rank reads the remainder, fewer than `ranks` blocks, in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
 # - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. Deal the blocks to the workers so that the loop of a rank receives the same blocks in the same order, for any number of workers.
 # - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 

@@ -329,7 +329,7 @@ show(
 # %% [markdown] name="books_explained"
 # - Equal steps represent the largest numbers of a block well and lose the smallest: a few percent here. With one scale for the full tensor they lose nearly half.
 # - Equal factors give each number the same *relative* error and lose none. That is the difference between integers and floating point ([[number_formats]]), and why 8-bit optimizers have codebooks that are dense near zero.
-# - The median error does not tell the two books apart. The few percent of zeros do.
+# - The median error does not tell the two codebooks apart. The few percent of zeros do.
 #
 # The blocks' scales cost 4 / 256 bytes per number. Blocks limit the effect of an outlier to its block.
 #
@@ -588,7 +588,7 @@ show_table(table)
 # - **Yours** and uncompiled **torchao** hold the new moments, their roots, the scaled numbers, and codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
 # - **Muon** holds the new momentum and a few BF16 matrices, each at most half as large.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one**. (Compare the 4-bit with the 8-bit optimizers, if torchao is installed. Its step runs uncompiled here. In practice you would compile it, and its peak would be lower; no cell tests that.) These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
+# So **an optimizer with fewer bits and a poor kernel can have a higher peak than one with more bits and a better kernel**. (Compare the 4-bit with the 8-bit optimizers, if torchao is installed. Torchao's step runs uncompiled here. In practice you would compile it, and its peak would be lower; no cell tests that.) These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
 #
 # With plain SGD, **gradients** are about half of the memory that is left.
 #
@@ -835,7 +835,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} 
 # - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when other tensors need the space. This needs no planning, and a rare long batch does not fail. If the state never fits, every step waits for the bus.
 # - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long the transfers take over a bus of 25 GB/s. A long backward pass can hide them.
 #
-# On a CPU there is nowhere else to put the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
+# On a CPU there is nowhere else to put the state, so this lab measures neither paging nor offloading; [[sharding]] runs DeepSpeed's version.
 
 # %% [markdown] name="play_text"
 # ## 6 · Explore

@@ -94,7 +94,7 @@ orthogonalize = check("muon_and_in_place.newton", orthogonalize)
 hint("muon_and_in_place.newton")
 
 # %% [markdown] name="guess_muon_text"
-# Apply it to the gradient of one matrix of 256 × 256 in a small GPT, and compare with PyTorch's Muon, which does the same iterations in BF16. First look at the gradient:
+# Apply it to the gradient of one 256 × 256 matrix in a small GPT, and compare with PyTorch's Muon, which does the same iterations in BF16. First look at the gradient:
 
 # %% name="gpt"
 text = english(device)
@@ -664,7 +664,7 @@ _ = attempt("through .detach(), which shares the version", add_through_detach)
 # **Contract.** `forward(ctx, x)` limits `x` in place and returns it. `backward(ctx, gradient)` returns the gradient of the input. A layer calls `HardtanhInPlace.apply(x)`.
 #
 # - Results and gradients equal those of `F.hardtanh`, even at exactly -1 and 1. `gradient` is not changed.
-# - `forward` allocates nothing of the size of `x`, not even a mask.
+# - `forward` does not allocate a tensor as large as `x`, not even a mask.
 # - For the backward pass, only the result is kept.
 # - Autograd knows about the change. A leaf that requires a gradient is refused. If an earlier operation has saved `x`, or if the result is changed afterwards, the backward pass raises an error. After the call, the gradient through the variable `x` is the same as the gradient through the result.
 

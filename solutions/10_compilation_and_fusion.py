@@ -64,7 +64,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # Below is GELU as its paper defines it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n (x + x reads x once). An operation on a tensor and a constant reads n and writes n.
 #
-# In units of n, how many numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
+# In units of n, how many numbers do the operations in the `return` line of `gelu` read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
 
 # %% name="gelu"
@@ -93,7 +93,7 @@ print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation per 12 bytes. Apart from matmuls, most operations in a network are similar.
+# If an operation does less arithmetic per byte than that, it waits for memory: it is **memory-bound**. Adding two tensors does one operation per 12 bytes. Apart from matmuls, most operations in a network are similar.
 #
 # One more cost has to be separated out before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
@@ -347,7 +347,7 @@ hint("compilation_and_fusion.repair")
 #
 # **Contract.** `counting_backend(made, ran)` returns a backend. `made` and `ran` are lists, to which it appends.
 #
-# - When PyTorch passes a graph to the backend, append to `made` how many operations the graph has: the nodes of `graph.graph.nodes` whose `op` starts with `call_`. (The other nodes are inputs and the output.)
+# - When PyTorch passes a graph to the backend, append the number of operations in the graph to `made`: the number of nodes of `graph.graph.nodes` whose `op` starts with `call_`. (The other nodes are inputs and the output.)
 # - Each time a graph runs, append its index in `made` to `ran`. A graph does not run when it is made.
 # - A compiled function returns the same numbers and gradients as it does in eager mode.
 # - One backend may serve several functions, each with several graphs.
@@ -496,7 +496,7 @@ for name, row in seen.items():
     print(f"{name:9} saved {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
 # %% [markdown] name="kept_explained"
-# Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. Why it does not, no cell shows; a likely reason is that a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
+# Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. No cell shows why it does not. A likely reason is that a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
 # (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator, which includes what compiled graphs allocate. To tell all categories apart, the meter has to see individual operations, so it would run compiled code uncompiled.)
 

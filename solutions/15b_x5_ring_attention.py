@@ -1,18 +1,18 @@
 # %% [markdown] name="title"
 # # X5 · Ring attention
 #
-# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write every part: the distribution of tokens over ranks, the messages, attention forward and backward, and the training step around it.
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write how chunks are dealt to ranks, the messages, attention forward and backward, and the training step around it.
 #
 # | | |
 # |---|---|
 # | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; distribute the work evenly; stay within limits on what a rank rounds, stores, sends and multiplies |
-# | Time | 135 to 155 minutes |
+# | Time | 95 to 115 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[context_parallel]] and [[balance_and_documents]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must not change.
+# There are four answer cells, each followed by its check. Code that is not the point of the exercise, such as masks, is given: use it as it is, or change it. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -31,16 +31,24 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # A query attends to the earlier tokens of its own document. So most of the work comes from a long document, and more from its end than from its beginning. Zigzag order balances one document. For packed documents, chunks are dealt out **by their work**. (PyTorch's load balancer for block masks sorts them by their work, too, and then deals them back and forth.)
 #
-# **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)` returns `(inputs, targets, positions)` of one rank. Neither communicates.
+# **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)`, which is given, returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
 # 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
 # 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank with its full share gets no more. Every rank gets the same number of chunks, in ascending order.
 # 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly among the ranks, `deal` raises `ValueError`.
-# 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order` whose lists ascend and have the same length. Arguments are not changed.
-# 5. The target of a token is the token after it in its document. The last token of a document has the target -100. Positions count from 0 in each document and apply to all rows.
+# 4. `tokens` is `(B, T)`. `inputs` and `targets`, `(B, t)`, and `positions`, `(t,)`, hold the rank's chunks one after the other. The target of a token is the token after it in its document, or -100 for the last token of a document. Positions count from 0 in each document. Arguments are not changed.
 
 
 # %% name="shard" answer=true
+def shard(tokens, lengths, order, rank):
+    """Return what a rank trains on: the inputs, targets and positions of its chunks."""
+    positions = torch.cat([torch.arange(length, device=tokens.device) for length in lengths])
+    targets = tokens.roll(-1, 1)
+    targets[:, torch.tensor(lengths).cumsum(0) - 1] = -100
+    whole, chunks = (tokens, targets, positions), sum(map(len, order))
+    return tuple(x.unflatten(-1, (chunks, -1))[..., order[rank], :].flatten(-2) for x in whole)
+
+
 def deal(lengths, ranks, chunk):
     ### BEGIN SOLUTION
     each, left = divmod(sum(lengths), ranks * chunk)
@@ -57,16 +65,6 @@ def deal(lengths, ranks, chunk):
     ### END SOLUTION
 
 
-def shard(tokens, lengths, order, rank):
-    ### BEGIN SOLUTION
-    positions = torch.cat([torch.arange(length, device=tokens.device) for length in lengths])
-    targets = tokens.roll(-1, 1)
-    targets[:, torch.tensor(lengths).cumsum(0) - 1] = -100
-    whole, chunks = (tokens, targets, positions), sum(map(len, order))
-    return tuple(x.unflatten(-1, (chunks, -1))[..., order[rank], :].flatten(-2) for x in whole)
-    ### END SOLUTION
-
-
 # %% name="shard_check" points=1
 check("x5.shard", deal, shard)
 
@@ -78,7 +76,7 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function. Called without arguments, that function waits for both messages (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
+# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function without arguments that waits for both messages (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
 # 2. `x` may be a non-contiguous view, and is not changed. Send exactly its elements, in its dtype, to the next rank only, and without a collective.
 # 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
 # 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x` or a copy of it.
@@ -117,11 +115,11 @@ hint("x5.pass_on")
 # **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may consist of a single rank. It returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
-# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be far above 100, and all scores of a query may be far below -100, even below -10,000.
+# 2. `lengths` and chunks are as in Part 1. A query sees the keys of its own document up to its own position. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be far above 100, and all scores of a query may be below -10,000.
 # 3. After every rank has run its backward pass, the gradients of `q`, `k` and `v` equal those of one process whose loss is the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
-# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is in FP32, too, and is computed from the output before it is rounded. The check measures this with 4 ranks and 12 chunks: in each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 exceeds it by far. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
-# 5. **Memory.** If the parts stay the same size, adding ranks adds no memory per rank, neither at the peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. It may save its own output in FP32, which δ needs, and hold a few numbers per token, in tensors or in lists.
-# 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of the N ranks must stay within these limits:
+# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is computed from the output before it is rounded. In each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 exceeds it by far. (On a CPU, a matmul of BF16 returns BF16, so multiply in FP32.)
+# 5. **Memory.** If the parts stay the same size, adding ranks adds no memory per rank, neither at the peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. It may save its own output in FP32, and a few numbers per token.
+# 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32. Each of the N ranks must stay within these limits:
 #
 #    | what a rank sends | forward | backward |
 #    |---|---|---|
@@ -129,50 +127,44 @@ hint("x5.pass_on")
 #    | gradients of a block, in FP32 | none | at most N |
 #    | each kind of collective, in total (enough for counts and a barrier) | at most 512 bytes | at most 512 bytes |
 #
-# 7. **Work.** A chunk of queries and a chunk of keys are multiplied only if one of these queries sees one of these keys, forward or backward. A mask within such a pair of chunks is allowed. Scores and output may be recomputed in the backward pass. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.
+# 7. **Work.** A chunk of queries and a chunk of keys are multiplied only if one of these queries sees one of these keys, forward or backward. Scores may be recomputed in the backward pass. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.
 #
 # Write the attention yourself: an answer that imports from `helpers.exercises` is flagged for the instructor.
 #
-# The check calls only `ring_attention`. The functions and the class above it are there because most solutions need something like them. Change or drop them as you like.
+# The given code finds the pairs of chunks in which some query sees some key, computes masked scores for all heads that share a key head, and unpacks what `backward` needs: there `out` is the output in FP32, and `lse` holds the log-sum-exp of each query's scores, so save both in `forward`. You write the ring itself: the exchange, the merge of partial results, and the gradients. The check calls only `ring_attention`, so you may change or drop everything else.
 
 
 # %% name="ring" answer=true
 def meets(row, column, chunk, lengths):
     """Return a mask (chunk, chunk): which queries of chunk `row` see which keys of chunk `column`; None if none do."""
-    ### BEGIN SOLUTION
     ends = torch.tensor(lengths).cumsum(0)
     rows, columns = (torch.arange(chunk * number, chunk * (number + 1)) for number in (row, column))
     together = torch.bucketize(rows, ends, right=True)[:, None] == torch.bucketize(columns, ends, right=True)
     sees = together & (rows[:, None] >= columns)
     return sees if sees.any() else None
-    ### END SOLUTION
 
 
 def pairs(rows, columns, chunk, lengths, device):
     """Yield a slice of the rank's queries, a slice of the block's keys and their mask, for chunks that meet."""
-    ### BEGIN SOLUTION
     for i, row in enumerate(rows):
         for j, column in reversed(list(enumerate(columns))):  # the own chunk first: then each query has seen a key
             sees = meets(row, column, chunk, lengths)
             if sees is not None:
                 yield slice(chunk * i, chunk * (i + 1)), slice(chunk * j, chunk * (j + 1)), sees.to(device)
-    ### END SOLUTION
 
 
 class RingAttention(torch.autograd.Function):
     @staticmethod
     def scores(q, k, sees):  # (B, h, g, i, D) and (B, h, j, D) -> (B, h, g, i, j)
-        ### BEGIN SOLUTION
         scores = torch.einsum("bhgid,bhjd->bhgij", q, k) / q.shape[-1] ** 0.5
         return scores.masked_fill_(~sees, float("-inf"))
-        ### END SOLUTION
 
     @staticmethod
     def forward(ctx, q, k, v, order, lengths, group):
-        ### BEGIN SOLUTION
         rank, ranks, chunk = dist.get_rank(group), dist.get_world_size(group), q.shape[2] // len(order[0])
         ctx.how, ctx.group = (order, lengths), group
         wide = q.float().unflatten(1, (k.shape[1], -1))  # (B, h, g, t, D): the heads that share a key head
+        ### BEGIN SOLUTION
         block, out, lse = torch.stack([k, v]), torch.zeros_like(wide), torch.full_like(wide[..., 0], float("-inf"))
         for step in range(ranks):
             source = (rank - step) % ranks
@@ -192,11 +184,11 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        ### BEGIN SOLUTION
         q, k, v, out, lse = ctx.saved_tensors
         order, lengths = ctx.how
         rank, ranks, chunk = dist.get_rank(ctx.group), dist.get_world_size(ctx.group), q.shape[2] // len(order[0])
         wide, grad = (x.float().unflatten(1, (k.shape[1], -1)) for x in (q, grad))
+        ### BEGIN SOLUTION
         delta = (grad * out).sum(-1, keepdim=True)  # (B, h, g, t, 1)
         block, dq = torch.stack([k, v]), torch.zeros_like(wide)
         arriving = None  # waits for the gradients of the block that is here now
@@ -240,7 +232,7 @@ hint("x5.ring")
 #
 # 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs you nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
-# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get no gradient. One left from an earlier step may stay as it was, or be cleared. Which ones are frozen may change between steps.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get no gradient; one left from an earlier step may stay or be cleared. Which ones are frozen may change between steps.
 # 4. A model takes many steps: gradients (even infinite ones), hooks and counts left by earlier steps must not affect later ones. Parameters and their `requires_grad`, inputs, and the modes of the model and its parts do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 

@@ -5,14 +5,14 @@
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact checkpoint; list what a checkpoint must hold, and prove that it is enough; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
-# | Time | 120 to 150 minutes |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; list what a checkpoint must hold, and prove that it is enough; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
+# | Time | 90 to 115 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | [[data_parallel]], [[runs_that_survive]], [[failures]] |
 # | Syllabus | X6 |
 #
-# There are four answer cells, each followed by its check. A fifth check runs the first three together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Most take a few seconds; the first takes up to a minute, or longer on a busy machine. Run them as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. A fifth check runs the first three together. Three of the cells begin with code that you can use as it is. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Most take a few seconds; the first takes up to a minute, or longer on a busy machine. Run them as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 import hashlib
@@ -37,23 +37,50 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (3 points)
 #
-# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. Two things become harder: a directory that contains files cannot be replaced in one step, and a file's own checksum does not show that another file is missing. So you cannot reuse most of that lab's code.
+# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that contains files cannot be replaced in one step, and a file's own checksum does not show that another file is missing. The cell provides functions that list checkpoints, hash one, sync, and clean up. You write `save` and `load`. In `save`, the order of the steps decides what survives.
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. It has at least one key, and its keys are strings of letters, digits, spaces and underscores. Nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. Another process loads the same state, bit for bit and with the same types. `save` does not change `state`, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
-# 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number of the step, and then anything you like, such as `step-12` or `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. The directory may also contain files with other suffixes. Other programs copy such directories at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`. The folder may be on its own disk, so renaming into it from elsewhere may fail or become a copy.
-# 3. The newest checkpoint is the one with the highest step, regardless of the alphabetical order of the names and of the dates of the files.
+# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` is from 0 to 9,999,999. `state` is a dictionary with at least one key; its keys are strings of letters, digits, spaces and underscores. Its values are numbers, strings, `True`, `False`, `None`, tensors on the CPU (no views of larger ones), and dictionaries, lists and tuples of these; nested keys are strings or integers. Another process loads the same state, bit for bit and with the same types. `save` does not change `state`, and later changes by the caller do not change the checkpoint. `load` changes nothing on the disk.
+# 2. A checkpoint is **one directory** in `folder`, named `step-` and the number of the step, such as `step-12`. (You may append something to the number if you adapt `steps_in`.) For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value, and no other `.pt` files; files with other suffixes are allowed. Other programs copy such directories at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. Other entries of `folder` may have any other name. `save` writes only inside `folder`, which may be on its own disk: renaming into it from elsewhere may fail.
+# 3. The newest checkpoint is the one with the highest step.
 # 4. If the process is killed at any moment of `save`, at most the checkpoint that it was saving is lost. The previous checkpoint, and those of later steps, are deleted only after the new one has its name.
-# 5. The same holds for a power failure. Before a checkpoint gets its name, everything in it is on the disk: `save` calls `os.fsync` on every file, and on the checkpoint's own directory, which holds the files' names (`os.sync`, which writes everything, counts for all of them). The checkpoint's name is an entry of `folder`. So `save` calls `os.fsync` on `folder`, too, before it deletes an older checkpoint and before it returns. To sync a directory, open it with `os.open(path, os.O_RDONLY)`. `save` leaves no file open. A `save` that was killed may have renamed its checkpoint without syncing `folder`. (You may assume that the names of `folder` and of its parents are on the disk.)
+# 5. The same holds for a power failure. Before a checkpoint gets its name, `save` syncs every file in it, and the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`. So `save` syncs `folder`, too, before it deletes an older checkpoint and before it returns. It leaves no file open. A `save` that was killed may have renamed its checkpoint without syncing `folder`.
 # 6. Disks fail, too. If a checkpoint lacks a file, or a file was cut short, or any byte has changed, `load` skips that checkpoint and returns the next older one that is intact. (Damage on which the state does not depend may stay unnoticed.)
-# 7. The use of the disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, damaged or not, and nothing else: no older checkpoints, none with a higher step (such checkpoints are damaged or were rolled back), and nothing that a killed `save` left behind. A checkpoint of the same step, damaged or not, is replaced.
-#    While `save` runs, the folder never holds more bytes than `keep + 1` checkpoints do. (If `save` is killed after it has given the new name, one checkpoint too many may remain until the next `save` ends. While that one runs, the limit is `keep + 2` checkpoints, so that clause 4 can still be met after a rollback.)
+# 7. The use of the disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, damaged or not, and nothing else: no older checkpoints, none with a higher step, and nothing that a killed `save` left behind. A checkpoint of the same step, damaged or not, is replaced. While `save` runs, the folder never holds more bytes than `keep + 1` checkpoints do (`keep + 2` if the last `save` was killed).
 #
 # (This check does not kill any process. While your `save` runs, the check copies the folder after each change, and a new process loads from each copy, because a kill at that moment would leave such a folder. The check also records what you sync.)
 
 
 # %% name="files" answer=true
+def steps_in(folder):
+    """Return the path of each checkpoint in `folder`, damaged or not, by its step."""
+    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+
+
+def digest_of(path):
+    """Return a digest of the names, lengths and bytes of all .pt files in a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.pt")):
+        data = file.read_bytes()
+        digest.update(f"{file.name} {len(data)} ".encode() + data)
+    return digest.digest()
+
+
+def sync(path):
+    """Write what the system still holds of a file's bytes, or of a directory's names, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+
+
+def clear(folder):
+    """Delete the entries of `folder`, all of them directories, whose names do not begin with step-."""
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
+
+
 def save(folder, step, state, keep):
     ### BEGIN SOLUTION
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,30 +112,6 @@ def load(folder):
         if digest.is_file() and digest.read_bytes() == digest_of(paths[step]):
             return step, {file.stem: torch.load(file, map_location="cpu") for file in paths[step].glob("*.pt")}
     return None
-
-
-def steps_in(folder):
-    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
-
-
-def digest_of(path):  # of the names, lengths and bytes of all entries
-    digest = hashlib.sha256()
-    for file in sorted(path.glob("*.pt")):
-        data = file.read_bytes()
-        digest.update(f"{file.name} {len(data)} ".encode() + data)
-    return digest.digest()
-
-
-def sync(path):
-    opened = os.open(path, os.O_RDONLY)
-    os.fsync(opened)
-    os.close(opened)
-
-
-def clear(folder):
-    for path in folder.iterdir():
-        if not path.name.startswith("step-"):
-            shutil.rmtree(path)
     ### END SOLUTION
 
 
@@ -121,15 +124,15 @@ hint("x6.files")
 # %% [markdown] name="gradient_task"
 # ## Part 2 · The same bits on one rank and on two (2 points)
 #
-# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, rank 0 computes lane 0, and rank 1 computes lane 1. A single rank computes both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
+# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**. On two ranks, rank 0 computes lane 0, and rank 1 computes lane 1. A single rank computes both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
 #
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
-# 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is initialized, with one rank or two.
-# 2. A lane draws `x, y = next(streams[lane])` `micro_batches` times. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`, and its backward pass comes before the next forward pass. The model and all rows are on the CPU, in FP64; all parameters are trained.
+# 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is initialized.
+# 2. A lane draws `x, y = next(streams[lane])` `micro_batches` times. The model sees one micro-batch at a time; its loss is the cross-entropy of `model(x)` and `y`, and its backward pass comes before the next forward pass. Everything is on the CPU, in FP64; all parameters are trained.
 # 3. A lane's forward passes start from the random state `random[lane]` (as `torch.get_rng_state()` returns it). Afterwards `random[lane]` is the state in which the lane ended.
-# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Each micro-batch counts the same. Gradients of earlier steps do not affect it, and the weights do not change. Nor does anything else: modules keep their modes, PyTorch its settings, no hook stays behind, and buffers change only as the forward passes change them.
-# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: keep one sum per lane, and reduce once at the end, not per micro-batch. Then add the sum of lane 0 and the sum of lane 1. (On two ranks, `all_reduce` does this last addition. `a + b` and `b + a` have the same bits, but three numbers added in another order may not. You may divide before or after the sums, but at the same place on one rank and on two.)
+# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Micro-batches of different sizes count the same. Gradients of earlier steps do not affect it. Weights, modes and PyTorch's settings do not change, no hook stays behind, and buffers change only as the forward passes change them.
+# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: one sum per lane. Then add the sums of the two lanes. (On two ranks, `all_reduce` does this last addition, once. `a + b` and `b + a` have the same bits, but three numbers added in another order may not. You may divide before or after the sums, but at the same place on one rank and on two.)
 
 
 # %% name="gradient" answer=true
@@ -162,21 +165,26 @@ hint("x6.gradient")
 # %% [markdown] name="train_task"
 # ## Part 3 · The run (2 points)
 #
-# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is a run to continue, and returns the trained model when step `job.steps` is done.
+# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is a run to continue, and returns the trained model when step `job.steps` is done. Its first lines are given: they make what the run needs, at its beginning.
 #
-# 1. The default process group is initialized, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the optimizer and the schedule, and `job.make_stream(lane)` makes a lane's stream, which starts at its beginning. All four have `state_dict()` and `load_state_dict(state)`. The model may have buffers that change as it trains, and a schedule may depend on more than the number of steps.
-# 2. The initial random state of a lane is the one after `torch.manual_seed(job.seed + lane)`.
-# 3. A step calls `job.gradient(model, streams, random, job.micro_batches)`, and then makes one step of the optimizer and one of the schedule.
-# 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. `state` has keys and values as in clause 1 of Part 1. Rank 0 begins its next step only after `job.save` has returned: no thread saves while training goes on.
-# 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, however many it had before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even if `job.load` returned None.
+# 1. The model, the optimizer, the schedule and each stream have `state_dict()` and `load_state_dict(state)`. The model may have buffers that change as it trains, and a schedule may depend on more than the number of steps.
+# 2. A step calls `job.gradient(model, streams, random, job.micro_batches)`, and then makes one step of the optimizer and one of the schedule.
+# 3. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. `state` has keys and values as in clause 1 of Part 1. Rank 0 begins its next step only after `job.save` has returned.
+# 4. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
+# 5. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. `train` itself writes and deletes nothing in the folder.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs you nothing here.)
 
 
 # %% name="train" answer=true
+def of_all_ranks(lanes):
+    """Return one dictionary with the entries of all ranks' dictionaries, on every rank; all ranks call it together."""
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, lanes)
+    return {lane: value for part in parts for lane, value in part.items()}
+
+
 def train(job):
-    ### BEGIN SOLUTION
     rank, world = dist.get_rank(), dist.get_world_size()
     model = job.make_model()
     optimizer = job.make_optimizer(model.parameters())
@@ -184,6 +192,7 @@ def train(job):
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     streams = {lane: job.make_stream(lane) for lane in range(rank, 2, world)}
     random = {lane: torch.Generator().manual_seed(job.seed + lane).get_state() for lane in streams}
+    ### BEGIN SOLUTION
     done, found = 0, [job.load(job.folder) if rank == 0 else None]
     dist.broadcast_object_list(found, src=0)
     if found[0] is not None:
@@ -199,12 +208,10 @@ def train(job):
         schedule.step()
         done += 1
         if done % job.every == 0 or done == job.steps:
-            lanes = [None] * world
-            dist.all_gather_object(lanes, ({lane: s.state_dict() for lane, s in streams.items()}, random))
+            state = {name: part.state_dict() for name, part in parts.items()}
+            state["streams"] = of_all_ranks({lane: stream.state_dict() for lane, stream in streams.items()})
+            state["random"] = of_all_ranks(random)
             if rank == 0:
-                state = {name: part.state_dict() for name, part in parts.items()}
-                state["streams"] = {lane: s for of_rank, _ in lanes for lane, s in of_rank.items()}
-                state["random"] = {lane: r for _, of_rank in lanes for lane, r in of_rank.items()}
                 job.save(job.folder, done, state, job.keep)
     dist.barrier()
     return model
@@ -222,14 +229,14 @@ hint("x6.train")
 #
 # A scheduler takes the machines back: it sends a signal, and SIGKILL some seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU, that makes the host wait for the device in each step. Here the ranks read the flags one step later, and the time left may be too short for a save.
 #
-# **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
+# **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted. Its first lines are given: they install a handler that notes when this rank will be killed.
 #
 # 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under the number `step`; SIGKILL during a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
-# 2. **Signals.** Before it calls `job.resume()`, the program installs a handler for SIGTERM and SIGUSR1, and leaves it installed, even when it returns or exits. Either signal may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
+# 2. **Signals.** SIGTERM and SIGUSR1 may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler is installed before `job.resume()` is called, and stays installed, even when the program returns or exits. It raises nothing, and calls nothing of `job` but `job.clock()`.
 # 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. After such a step the rank waits for the last launched step as well, and takes that step's total into account, too. Ranks talk through `job` alone, and there is no further synchronization while the run goes on.
 # 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
-# 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number` (say, 40 for SIGTERM and 120 for SIGUSR1), and the first rank that is killed ends the job. Each signal counts from its own arrival, and a later signal never postpones an earlier kill. A rank without a signal is not killed. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
-# 6. **Saving.** `job.save` is called after every `job.every` steps, after the last step and after the step at which the ranks stop (only once, even if several of these coincide). At a stop it is called only if, when the last step has ended, each rank has at least `job.save_seconds` left. If not, the older checkpoint remains.
+# 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number`; a later signal never postpones an earlier kill. The first rank that is killed ends the job. A rank without a signal is not killed. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
+# 6. **Saving.** `job.save` is called after every `job.every` steps, after the last step and after the step at which the ranks stop (only once, even if several of these coincide). At a stop it is called only if, when the last step has ended, each rank has at least `job.save_seconds` left.
 # 7. **The end.** When step `job.steps` is saved, `preemptible` returns `job.steps`, even after a signal. Otherwise it raises `SystemExit(job.requeue)`, on every rank: with this exit code the scheduler starts the job again. No step before the newest checkpoint is repeated.
 #
 # (In the check, ranks and signals are real, and seconds are simulated. If the ranks call different functions, the check stops them.)
@@ -237,14 +244,14 @@ hint("x6.train")
 
 # %% name="preempt" answer=true
 def preemptible(job):
-    ### BEGIN SOLUTION
-    kills = [math.inf]  # when a signal will have this rank killed, by its own clock
+    kills = [math.inf]  # when this rank will be killed, by its own clock: an entry for each signal
 
     def note(number, frame):
         kills.append(job.clock() + job.grace[number])
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, note)
+    ### BEGIN SOLUTION
     step = saved = job.resume()
     running, stop = None, False
     while step < job.steps and not stop:

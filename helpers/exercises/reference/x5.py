@@ -13,6 +13,15 @@ device = pick_device()
 where = ranks_device(4)
 
 
+def shard(tokens, lengths, order, rank):
+    """Return what a rank trains on: the inputs, targets and positions of its chunks."""
+    positions = torch.cat([torch.arange(length, device=tokens.device) for length in lengths])
+    targets = tokens.roll(-1, 1)
+    targets[:, torch.tensor(lengths).cumsum(0) - 1] = -100
+    whole, chunks = (tokens, targets, positions), sum(map(len, order))
+    return tuple(x.unflatten(-1, (chunks, -1))[..., order[rank], :].flatten(-2) for x in whole)
+
+
 def deal(lengths, ranks, chunk):
     each, left = divmod(sum(lengths), ranks * chunk)
     if left:
@@ -25,14 +34,6 @@ def deal(lengths, ranks, chunk):
         order[rank].append(number)
         load[rank] += work[number]
     return [sorted(chunks) for chunks in order]
-
-
-def shard(tokens, lengths, order, rank):
-    positions = torch.cat([torch.arange(length, device=tokens.device) for length in lengths])
-    targets = tokens.roll(-1, 1)
-    targets[:, torch.tensor(lengths).cumsum(0) - 1] = -100
-    whole, chunks = (tokens, targets, positions), sum(map(len, order))
-    return tuple(x.unflatten(-1, (chunks, -1))[..., order[rank], :].flatten(-2) for x in whole)
 
 
 def pass_on(x, group):

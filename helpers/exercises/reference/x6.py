@@ -20,6 +20,34 @@ from torch import nn
 device = pick_device()
 
 
+def steps_in(folder):
+    """Return the path of each checkpoint in `folder`, damaged or not, by its step."""
+    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+
+
+def digest_of(path):
+    """Return a digest of the names, lengths and bytes of all .pt files in a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.pt")):
+        data = file.read_bytes()
+        digest.update(f"{file.name} {len(data)} ".encode() + data)
+    return digest.digest()
+
+
+def sync(path):
+    """Write what the system still holds of a file's bytes, or of a directory's names, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+
+
+def clear(folder):
+    """Delete the entries of `folder`, all of them directories, whose names do not begin with step-."""
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)  # what a save that was killed left
@@ -50,30 +78,6 @@ def load(folder):
     return None
 
 
-def steps_in(folder):
-    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
-
-
-def digest_of(path):  # of the names, lengths and bytes of all entries
-    digest = hashlib.sha256()
-    for file in sorted(path.glob("*.pt")):
-        data = file.read_bytes()
-        digest.update(f"{file.name} {len(data)} ".encode() + data)
-    return digest.digest()
-
-
-def sync(path):
-    opened = os.open(path, os.O_RDONLY)
-    os.fsync(opened)
-    os.close(opened)
-
-
-def clear(folder):
-    for path in folder.iterdir():
-        if not path.name.startswith("step-"):
-            shutil.rmtree(path)
-
-
 def gradient(model, streams, random, micro_batches):
     parameters = list(model.parameters())
     sums = []  # of each lane of this rank, a gradient for each parameter
@@ -90,6 +94,13 @@ def gradient(model, streams, random, micro_batches):
         p.grad = lanes[0] + lanes[1] if len(lanes) == 2 else lanes[0]
         dist.all_reduce(p.grad)
         p.grad /= 2 * micro_batches
+
+
+def of_all_ranks(lanes):
+    """Return one dictionary with the entries of all ranks' dictionaries, on every rank; all ranks call it together."""
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, lanes)
+    return {lane: value for part in parts for lane, value in part.items()}
 
 
 def train(job):
@@ -115,19 +126,17 @@ def train(job):
         schedule.step()
         done += 1
         if done % job.every == 0 or done == job.steps:
-            lanes = [None] * world
-            dist.all_gather_object(lanes, ({lane: s.state_dict() for lane, s in streams.items()}, random))
+            state = {name: part.state_dict() for name, part in parts.items()}
+            state["streams"] = of_all_ranks({lane: stream.state_dict() for lane, stream in streams.items()})
+            state["random"] = of_all_ranks(random)
             if rank == 0:
-                state = {name: part.state_dict() for name, part in parts.items()}
-                state["streams"] = {lane: s for of_rank, _ in lanes for lane, s in of_rank.items()}
-                state["random"] = {lane: r for _, of_rank in lanes for lane, r in of_rank.items()}
                 job.save(job.folder, done, state, job.keep)
     dist.barrier()
     return model
 
 
 def preemptible(job):
-    kills = [math.inf]  # when a signal will have this rank killed, by its own clock
+    kills = [math.inf]  # when this rank will be killed, by its own clock: an entry for each signal
 
     def note(number, frame):
         kills.append(job.clock() + job.grace[number])
