@@ -64,7 +64,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# This section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.)
+# This section combines three models (Llama 3.1 with 8, 70 and 405 billion parameters) with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored; `python -m helpers layout` runs others.
 #
 # *GB/s inside* is the bandwidth from one GPU to the others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes; a node of 8 GPUs has 8 times as much. *Tokens per step* counts all GPUs.
 
@@ -91,7 +91,7 @@ show_table(table)
 # %% [markdown] name="nine_guess_text"
 # Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
 #
-# The tables use short names for layouts:
+# Short names for layouts:
 #
 # | name | meaning |
 # |---|---|
@@ -102,8 +102,6 @@ show_table(table)
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective" recomputes only attention |
 # | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it. "TP overlap": tensor ranks send in chunks while their matmuls run |
-#
-# The three models are Llama 3.1 with 8, 70 and 405 billion parameters.
 #
 # **Predict.** For how many of the nine pairs does the search find a layout that fits in memory?
 
@@ -199,7 +197,7 @@ for name in SIZES:
 #
 # ## 3 · Eight ranks for real
 #
-# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Each of the two data ranks takes half of the micro-batches, and they average their gradients.
+# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks share the micro-batches equally and average their gradients.
 #
 # On a grid, one mistake is easy to make: averaging gradients over the wrong group. Here, all stages and all halves of a matrix have the same shapes, so nothing raises an error.
 #
@@ -287,7 +285,7 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
+# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted; the share of a message that a rank sends is from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
 #
 # The average over all ranks mixes gradients of different stages and of different halves of a matrix. The loss is still right, because it was computed before the gradients were averaged. A comparison with one process shows the mistake.
 #
@@ -344,7 +342,7 @@ claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17
 #
 # ## 5 · Formulas that search
 #
-# A search needs to know what fits and how long a step takes. You write a function of a few lines for each, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step). `micro_batches` counts those of one data rank in a step.
+# A search needs to know what fits and how long a step takes. Write a short function for each, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches` (per data rank and step), `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
 # `ring_bandwidth(cluster, ranks, stride)` returns the speed of a ring in bytes/s. Inside a node, it is the bandwidth of a GPU's link. Over several nodes, it is the bandwidth of a network port times the number of ring members in a node, but at most the bandwidth inside a node ([[sharding]]).
 
@@ -373,7 +371,7 @@ for ranks, stride, what in (
 # - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 gives the share of a message that a rank of a ring sends (an all-gather or a reduce-scatter is half an all-reduce). Neighbors in the ring of `shard` ranks are `tensor` ranks apart.
 # - tensor: derive it from `sent`. A transformer block needs 4 all-reduces per micro-batch, or 6 with recompute "full". A message is one micro-batch's hidden state in BF16. Tensor ranks are neighbors.
 #
-# `best(layouts, cluster)` takes a list. It returns the fastest of the layouts whose memory is at most `cluster.gpu.room`, or None if no layout fits.
+# `best(layouts, cluster)` returns the fastest of those layouts of a list whose memory is at most `cluster.gpu.room`, or None if none fits.
 
 
 # %% name="laws" answer=true reveal=true
@@ -451,7 +449,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines come close to the search. The bytes leave out gathered parameters and other temporaries. In the seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. An error that all layouts share does not change their order.
+# A few lines come close to the search. The bytes leave out gathered parameters and other temporaries. In the seconds, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
 #
 # Formulas can choose only among what they cover. Yours leave out ZeRO-1, context ranks, other pipeline schedules, tensor messages that overlap, and selective recomputation. The planner's best layout for the 70B model uses the first four.
 #
@@ -489,7 +487,7 @@ claims
 # - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor and pipeline; parameters and gradients along data.
 # - Gradients averaged over the wrong group raise no error, and the loss of that step is right. Compare with one process.
 # - Activations grow with the tokens; gradients do not. So with enough tokens, computation hides the messages of sharding. Without overlap, tensor ranks always wait for theirs.
-# - A search needs only a few formulas: the bytes on a rank, and the seconds of a step. The seconds are the longer of computation and sharding's messages, plus the messages that nothing hides, all stretched by the bubble.
+# - A search needs only formulas for bytes and seconds. A step takes the longer of computation and sharding's messages, plus the messages that nothing hides, all stretched by the bubble.
 #
 # **What to reach for when.** Let formulas narrow the choice. Then let a simulation or a measurement decide.
 #
