@@ -64,9 +64,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.)
+# This section combines three models (Llama 3.1 with 8, 70 and 405 billion parameters) with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored; `python -m helpers layout` runs others.
 #
-# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts all GPUs.
+# *GB/s inside* is the bandwidth from one GPU to the others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes; a node of 8 GPUs has 8 times as much. *Tokens per step* counts all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -91,19 +91,17 @@ show_table(table)
 # %% [markdown] name="nine_guess_text"
 # Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
 #
-# The tables use short names for layouts:
+# Short names for layouts:
 #
 # | name | meaning |
 # |---|---|
 # | FSDP 8 | parameters, gradients and optimizer state sharded over 8 ranks (ZeRO-3); "not resharded" means that parameters stay gathered between forward and backward |
-# | FSDP 8 × 2 | HSDP: sharded over 8 ranks, 2 replicas of that |
+# | FSDP 8 × 2 | HSDP: sharded over 8 ranks, with 2 such replicas |
 # | ZeRO-1 4 | 4 data ranks that shard only the optimizer state; DDP 4 shards nothing |
 # | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective" recomputes only attention |
 # | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it. "TP overlap": tensor ranks send in chunks while their matmuls run |
-#
-# The three models are Llama 3.1 with 8, 70 and 405 billion parameters.
 #
 # **Predict.** For how many of the nine pairs does the search find a layout that fits in memory?
 
@@ -133,7 +131,7 @@ show_table(table)
 #
 # ## 2 · A grid of ranks
 #
-# Each rank has a number, and one coordinate for each dimension of a grid. The last dimension varies fastest, so its ranks have consecutive numbers, and such ranks usually share a node.
+# Each rank has a number, and one coordinate for each dimension of a grid. The last coordinate varies fastest, so ranks along the last dimension have consecutive numbers and usually share a node.
 
 # %% name="grid_figure"
 SIZES = {"pipeline": 2, "data": 2, "tensor": 2}  # slowest first
@@ -144,18 +142,18 @@ show(
 )
 
 # %% [markdown] name="grid_contract"
-# Each dimension has its **groups**: ranks that differ only in this coordinate and communicate with each other. A group that crosses nodes uses the slower link.
+# Each dimension has **groups** of ranks that differ only in this coordinate and communicate with each other. A group that crosses nodes uses the slower link.
 #
 # ### Your turn: groups, and what they send
 #
-# **Contract.** `groups(sizes, dimension)` takes `sizes`, a dict such as SIZES with the slowest dimension first, and `dimension`, one of its keys. It returns all groups along that dimension, as a list of lists of ranks. The ranks of a group are sorted by their coordinate, and the groups by their first rank.
+# **Contract.** `groups(sizes, dimension)` takes `sizes`, a dict such as SIZES with the slowest dimension first, and `dimension`, one of its keys. It returns all groups along that dimension, as a list of lists of ints. The ranks of a group are sorted by their coordinate, and the groups by their first rank. Neither function changes `sizes`.
 #
-# `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three keys.
+# `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three keys, in any order.
 #
-# - `model` has four attributes: `blocks`, the number of equal blocks, which are split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes that one micro-batch passes from one block to the next; and `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
+# - `model` has four attributes: `blocks`, the number of equal blocks, which are split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes that one micro-batch passes from one block to the next; and `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward together.
 # - Each data rank has `m` micro-batches.
 # - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once per step.
-# - Along "pipeline", each tensor rank sends each micro-batch's whole message to the next stage, and its whole gradient to the previous stage, if that stage exists.
+# - Along "pipeline", each tensor rank sends each micro-batch's whole message to the next stage, and a gradient of the same size to the previous stage, if that stage exists.
 # - All-reduces use a ring: for B bytes over n ranks, each rank sends 2 (n − 1) / n · B.
 
 
@@ -199,9 +197,9 @@ for name in SIZES:
 #
 # ## 3 · Eight ranks for real
 #
-# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks take half of the micro-batches each and average their gradients.
+# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks share the micro-batches equally and average their gradients.
 #
-# On a grid, one mistake is easy to make: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
+# On a grid, one mistake is easy to make: averaging gradients over the wrong group. Here, all stages and all halves of a matrix have the same shapes, so nothing raises an error.
 #
 # **Predict.** If gradients are averaged over **all** ranks instead of only along `data`, how far off are they, as a multiple of the norm of the correct gradient?
 
@@ -210,7 +208,7 @@ my_guess = None  # distance / norm of the correct gradient
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-wrong_guess = Prediction("Off, averaged over all ranks", my_guess, "norms", difference=True)
+wrong_guess = Prediction("Distance from the correct gradient", my_guess, "of its norm", difference=True)
 
 # %% name="step_on_a_grid"
 M, ROWS = 4, 64  # micro-batches of a data rank, and rows in each
@@ -287,28 +285,28 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
+# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted; the share of a message that a rank sends is from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
 #
-# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss is still right, because it was computed before the gradients were averaged. Only a comparison with one process, or many steps, shows the mistake.
+# The average over all ranks mixes gradients of different stages and of different halves of a matrix. The loss is still right, because it was computed before the gradients were averaged. A comparison with one process shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
 # In your formulas, `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So which kind of traffic is cheaper depends on how many tokens a rank processes between two reductions.
 #
-# The next cell distributes one MLP block of width 64 (33,216 parameters) over four ranks in two ways. `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
+# The next cell distributes one MLP block of width 64 (33,216 parameters) over four ranks by two methods. `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
 #
-# **Predict.** With how many tokens per micro-batch do both ways send the same number of bytes?
+# **Predict.** With how many tokens per micro-batch do both methods send the same number of bytes?
 
 # %% name="tokens_guess"
 my_guess = None  # tokens per micro-batch
 ### BEGIN GUESS
 my_guess = 1000
 ### END GUESS
-tokens_guess = Prediction("Both ways send the same at", my_guess, "tokens")
+tokens_guess = Prediction("Both methods send the same number of bytes at", my_guess, "tokens")
 
 
 # %% name="tokens_run"
-def both_ways(lengths):
+def both_methods(lengths):
     """Return the bytes that a rank of four sends per micro-batch length: sharded, and with tensor ranks."""
     mesh, rows = init_device_mesh("cpu", (4,)), []
     for length in lengths:
@@ -316,35 +314,35 @@ def both_ways(lengths):
         fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
         parallelize_module(cut[0], mesh, {"mlp.1": ColwiseParallel(), "mlp.3": RowwiseParallel()})
         volumes = []
-        for way in (sharded, cut):
+        for block in (sharded, cut):
             x = torch.randn(length, 64, requires_grad=True)
             with Collectives() as seen:
-                way(x).square().mean().backward()
+                block(x).square().mean().backward()
             volumes.append(seen.volume * 3 / 4)  # the share that leaves a rank of a ring of four, by formula
         rows.append(volumes)
     return rows
 
 
 LENGTHS = (64, 128, 256, 512, 1024)
-rows = run_ranks(both_ways, 4, LENGTHS, device="cpu", measure=False).results[0]
-ways = dict(zip(("sharded", "tensor"), zip(*rows, strict=True), strict=True))
-tokens_guess.reveal(LENGTHS[0] * ways["sharded"][0] / ways["tensor"][0], how="counted")
+rows = run_ranks(both_methods, 4, LENGTHS, device="cpu", measure=False).results[0]
+methods = dict(zip(("sharded", "tensor"), zip(*rows, strict=True), strict=True))
+tokens_guess.reveal(LENGTHS[0] * methods["sharded"][0] / methods["tensor"][0], how="counted")
 show(
-    pictures.crossing_picture(LENGTHS, ways),
+    pictures.crossing_picture(LENGTHS, methods),
     "Bytes over tokens, both axes logarithmic: a flat line for the sharded block, a rising one for tensor ranks.",
 )
-growth = {name: nbytes[-1] / nbytes[0] for name, nbytes in ways.items()}
+growth = {name: nbytes[-1] / nbytes[0] for name, nbytes in methods.items()}
 said = "sharding sends the same for any number of tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["sharded"], "x", 0.99, 1.01)
 said = "tensor ranks send in proportion to tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
 
 # %% [markdown] name="tokens_explained"
-# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message.
+# The flat line is why sharding is cheap with large micro-batches: its messages hide behind computation, which grows with the tokens. For tensor ranks, a larger batch does not help: messages and computation grow together, and without overlap the ranks wait for each message.
 #
 # ## 5 · Formulas that search
 #
-# A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
+# A search needs to know what fits and how long a step takes. Write a short function for each, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches` (per data rank and step), `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
 # `ring_bandwidth(cluster, ranks, stride)` returns the speed of a ring in bytes/s. Inside a node, it is the bandwidth of a GPU's link. Over several nodes, it is the bandwidth of a network port times the number of ring members in a node, but at most the bandwidth inside a node ([[sharding]]).
 
@@ -364,16 +362,16 @@ for ranks, stride, what in (
 # **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. `recompute` is "none" or "full" here. The bytes are the sum of three terms:
 #
 # - State: 16 bytes per parameter (FP32 weights, gradients, two moments). A rank has `arch.count()` / (tensor · pipeline) parameters, and the `shard` ranks split their state evenly.
-# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch that this stage has in flight in 1F1B ([[pipeline]]; there may be fewer micro-batches than stages), a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, but one block of one micro-batch needs all 34 in addition.
+# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch that this stage has in flight in 1F1B ([[pipeline]]; there may be fewer micro-batches than stages), a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, but one block of one micro-batch needs all 34 on top of that.
 # - Logits: 4 bytes for each token of a micro-batch and each entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
 # `seconds(layout, cluster)` combines three durations. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
 #
 # - compute: each token of the step costs `arch.flops_per_token(seq)` FLOPs. All ranks share this work, each at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
-# - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 gives the share of a message that a rank of a ring sends (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
+# - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 gives the share of a message that a rank of a ring sends (an all-gather or a reduce-scatter is half an all-reduce). Neighbors in the ring of `shard` ranks are `tensor` ranks apart.
 # - tensor: derive it from `sent`. A transformer block needs 4 all-reduces per micro-batch, or 6 with recompute "full". A message is one micro-batch's hidden state in BF16. Tensor ranks are neighbors.
 #
-# `best(layouts, cluster)` returns the layout of a list with the fewest seconds whose memory is at most `cluster.gpu.room`, or None if none fits.
+# `best(layouts, cluster)` returns the fastest of those layouts of a list whose memory is at most `cluster.gpu.room`, or None if none fits.
 
 
 # %% name="laws" answer=true reveal=true
@@ -421,14 +419,14 @@ hint("choosing_a_layout.laws")
 # %% [markdown] name="laws_guess_text"
 # Now let your formulas search all powers of two in each dimension, and micro-batches of 1 to 8 sequences (`candidates`). The planner then simulates their choice.
 #
-# **Predict.** By what percentage is a step longer with your formulas' choice than with the search's best layout, on average over the questions that have an answer?
+# **Predict.** By what percentage is a step with your formulas' choice longer than one with the planner's best layout, on average over the questions that have an answer?
 
 # %% name="laws_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 10
 ### END GUESS
-laws_guess = Prediction("The formulas' choice, longer than the best by", my_guess, "%", difference=True)
+laws_guess = Prediction("With the formulas' choice, a step is longer by", my_guess, "%", difference=True)
 
 # %% name="laws_search"
 table, slower, memory_ratios, time_ratios = [("", "by your formulas", "fits", "longer than the best")], [], [], []
@@ -451,13 +449,13 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines come close to the search. In bytes they leave out gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. An error that all layouts share does not change their order.
+# A few lines come close to the search. The bytes leave out gathered parameters and other temporaries. In the seconds, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
 #
-# Formulas can choose only among what they cover. Yours leave out context ranks, engines, messages that overlap and selective recomputation. The search's best layout for the 70B model uses the first three.
+# Formulas can choose only among what they cover. Yours leave out ZeRO-1, context ranks, other pipeline schedules, tensor messages that overlap, and selective recomputation. The planner's best layout for the 70B model uses the first four.
 #
 # ### Explore
 #
-# Each point is a layout, by your formulas, for 2 million tokens per step. How many GPUs does each model need? With 64 GPUs, does the layout that your formulas choose use the memory that it has?
+# Each point is a layout, by your formulas, for 2 million tokens per step. How many GPUs does each model need? With 64 GPUs, does your formulas' choice use most of the memory?
 
 
 # %% name="play"
@@ -488,8 +486,8 @@ claims
 #
 # - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor and pipeline; parameters and gradients along data.
 # - Gradients averaged over the wrong group raise no error, and the loss of that step is right. Compare with one process.
-# - Activations grow with tokens, gradients do not. So with enough tokens, computation hides the messages of sharding. Plain tensor ranks always wait for theirs.
-# - Three formulas are enough for a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
+# - Activations grow with the tokens; gradients do not. So with enough tokens, computation hides the messages of sharding. Without overlap, tensor ranks always wait for theirs.
+# - A search needs only formulas for bytes and seconds. A step takes the longer of computation and sharding's messages, plus the messages that nothing hides, all stretched by the bubble.
 #
 # **What to reach for when.** Let formulas narrow the choice. Then let a simulation or a measurement decide.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Layouts in practice
 #
-# **A formula or a rule of thumb chooses well only under the conditions that it leaves out. You test four rules with a planner, choose layouts that it accepts, and give the cost of a run with the uncertainty of the estimate.**
+# **A formula or a rule of thumb chooses well only under conditions that it does not state. You test four rules with a planner, choose layouts that it accepts, and estimate the cost of a run, with its uncertainty.**
 #
 # | | |
 # |---|---|
@@ -54,7 +54,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="equals_text"
 # ## 1 · Which differences count
 #
-# This lab continues [[choosing_a_layout]] with three of its nine questions. Its section 1 explains the short names of layouts.
+# This lab continues [[choosing_a_layout]] with three of its nine questions; section 1 there explains the short names of layouts.
 
 # %% name="three_questions"
 ASKED = {
@@ -69,14 +69,14 @@ for name, answer in answers.items():
     print(f"{name}: {answer.layouts:,} layouts, the best: {name_of(answer.best[0].layout)}")
 
 # %% [markdown] name="tenth_text"
-# **Predict.** For the 8B model on eight H100s, by what percentage is a step of the tenth best layout longer than a step of the best?
+# **Predict.** For the 8B model on eight H100s, by what percentage is a step of the tenth-best layout longer than a step of the best?
 
 # %% name="tenth_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 15
 ### END GUESS
-tenth_guess = Prediction("The tenth best, longer than the best by", my_guess, "%", difference=True)
+tenth_guess = Prediction("The tenth-best layout takes longer by", my_guess, "%", difference=True)
 
 # %% name="ten_best"
 ten = answers["8B, 8 H100s"].best
@@ -88,7 +88,7 @@ show_table(table)
 claims.figure("the tenth best layout / the best", "planned: 8B, 8 H100", ten[-1].seconds / ten[0].seconds, "x")
 
 # %% [markdown] name="losers_text"
-# Which layouts might you have tried instead, and what makes them slower or too large?
+# What makes other layouts slower or too large?
 
 # %% name="losers"
 for name in ("8B, 8 H100s", "8B, 8 4090s"):
@@ -97,13 +97,13 @@ for name in ("8B, 8 H100s", "8B, 8 4090s"):
         print(f"  {loser.name}: {loser.reason}")
 
 # %% [markdown] name="losers_explained"
-# *From* and *to* are the planner's own error: nine in ten runs of a source that it has never seen should lie between them. The ten best layouts differ by far less, so treat them as equals, and prefer the one that is easiest to run. Layouts that are only a few percent worse, such as pure FSDP, are equals, too.
+# *From* and *to* show the planner's own error: of ten runs from a source that it has never seen, nine should lie between them. The ten best layouts differ by far less, so treat them as equals, and prefer the one that is easiest to run. That includes pure FSDP, which is slower by far less than this error.
 #
-# Memory rules out others before any timing: every layout that keeps all parameters, gradients and optimizer state on each GPU and, on the 4090s, every layout that recomputes nothing.
+# Memory rules out others before any timing: every layout that keeps all parameters, gradients and optimizer state on each GPU, and on the 4090s also every layout that recomputes nothing.
 #
 # ## 2 · A search that forgets a term
 #
-# The next cell searches with your formulas (in the course's version), and then with a memory formula that counts only the state, 16 bytes per parameter. The planner checks what they choose.
+# The next cell searches with your formulas (in the course's version), and then with a memory formula that counts only the state, 16 bytes per parameter. The planner checks both choices.
 
 # %% name="forgetful"
 table, over = [("planned", "memory formula", "its choice", "GiB by that formula", "GiB", "room", "fits")], {}
@@ -127,11 +127,11 @@ for (name, formula), ratio in over.items():
     claims.figure(f"{formula}: bytes of the search's choice / room", f"planned: {name}", ratio, "x")
 
 # %% [markdown] name="forgetful_explained"
-# Without activations and logits, recomputing costs time and seems to save nothing, so the search does not recompute, and its choice does not fit. Your formulas leave out bytes as well, only fewer, so leave room.
+# To a formula without activations and logits, recomputation costs time and saves nothing. So the search does not recompute, and its choice does not fit. Your formulas leave out some bytes, too, so leave room.
 #
 # ## 3 · Rules of thumb
 #
-# You will hear four rules everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them.
+# You often hear four rules. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them.
 #
 # **Predict.** The 8B model trains on 16 H100s (two nodes), with 64 sequences of 8,192 tokens per step. Each layout processes the same number of tokens per GPU and micro-batch: with more tensor ranks, micro-batches are proportionally larger. What is the step time with 8 tensor ranks inside a node, divided by the step time with 1 tensor rank (all sharded)?
 
@@ -163,11 +163,11 @@ claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 /
 #
 # ### Enough tokens
 #
-# [[Sharding]] calculated how many tokens hide a gather. For a whole micro-batch, set `data = compute` in your formula of `seconds`.
+# [[Sharding]] calculated how many tokens hide a gather. For a whole micro-batch, set data = compute in your formula for `seconds`.
 
 # %% name="enough_run"
-law = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
-print(f"by the formula, {law:,.0f} tokens per micro-batch hide the gathers on 64 H100s")
+enough_tokens = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
+print(f"by the formula, {enough_tokens:,.0f} tokens per micro-batch hide the gathers on 64 H100s")
 enough = {
     tokens: plan_layout(Layout(EIGHT, shard=64, seq=tokens, micro_batches=2), h100) for tokens in (1024, 2048, 8192)
 }
@@ -180,7 +180,7 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Near that number of tokens, the waits for parameters fade out. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens of a micro-batch fall until they reach this number, and then it is time for another dimension.
+# Above that number of tokens, the waits for parameters soon fade. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens of a micro-batch fall until they reach this number. Then it is time for another dimension.
 #
 # ### Pipelines between nodes
 #
@@ -193,30 +193,33 @@ my_guess = None  # seconds, tensor 8 x pipeline 8 with overlap / sharded
 ### BEGIN GUESS
 my_guess = 0.9
 ### END GUESS
-pipeline_guess = Prediction("Tensor 8 x pipeline 8, messages overlap / sharded over 64", my_guess, "times")
+pipeline_guess = Prediction("Tensor 8 x pipeline 8 with overlap / sharded over 64", my_guess, "times")
 
 # %% name="pipeline_run"
-ways = {
+variants = {
     "sharded over 64": Layout(SEVENTY, shard=64, micro_batches=4, seq=8192, recompute="full"),
     "tensor 8 x pipeline 8": Layout(
         SEVENTY, tensor=8, pipeline=8, zero="none", engine="megatron", micro_batches=256, seq=8192
     ),
 }
-ways["the same, messages overlap"] = replace(ways["tensor 8 x pipeline 8"], tensor_overlap=True)
-plans = {name: plan_layout(layout, h100) for name, layout in ways.items()}
+variants["tensor 8 x pipeline 8, overlap"] = replace(variants["tensor 8 x pipeline 8"], tensor_overlap=True)
+plans = {name: plan_layout(layout, h100) for name, layout in variants.items()}
 sharded, line, overlapped = plans.values()
 pipeline_guess.reveal(overlapped.seconds / sharded.seconds, how="planned")
 show(
     parts_picture(plans),
-    "Three bars of seconds. The sharded one computes more, because it recomputes; the second waits for tensor ranks, and the third less so.",
+    "Three bars of seconds. The sharded layout computes more, because it recomputes; the second waits for tensor ranks, and the third waits less.",
 )
 for name, plan in plans.items():
-    law = seconds(plan.layout, h100)
-    print(f"{name}: {plan.seconds:.1f} s by the planner, {law:.1f} s by the formulas; MFU {plan.mfu:.0%}", end=", ")
+    by_formulas = seconds(plan.layout, h100)
+    print(
+        f"{name}: {plan.seconds:.1f} s by the planner, {by_formulas:.1f} s by the formulas; MFU {plan.mfu:.0%}",
+        end=", ",
+    )
     print(f"{human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}")
-by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
+ratio = seconds(line.layout, h100) / seconds(sharded.layout, h100)
 subject = "planned: 70B, 64 H100, tensor 8 x pipeline 8 / sharded"
-claims.figure("by the formulas", subject.removeprefix("planned: "), by_law, "x")
+claims.figure("by the formulas", subject.removeprefix("planned: "), ratio, "x")
 claims.figure("without tensor overlap", subject, line.seconds / sharded.seconds, "x")
 claims.figure("with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
@@ -229,7 +232,7 @@ claims.figure("with tensor overlap", subject, overlapped.seconds / sharded.secon
 
 # %% name="one_port"
 one_port = replace(h100, outside=h100.outside / h100.node)  # eight GPUs share what each had
-shared = {name: plan_layout(ways[name], one_port) for name in ("sharded over 64", "the same, messages overlap")}
+shared = {name: plan_layout(variants[name], one_port) for name in ("sharded over 64", "tensor 8 x pipeline 8, overlap")}
 for name, plan in shared.items():
     waits = plan.parts.get("shard", 0.0)
     print(
@@ -239,11 +242,11 @@ sharded, piped = shared.values()
 claims.figure("one network port per node, with tensor overlap", subject, piped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="experts_text"
-# Now the sharded layout waits for its gathers. The other one keeps its tensor messages inside the nodes, and its pipeline sends little. (The difference is still smaller than the planner's error; measure before you decide.)
+# Now the sharded layout waits for its gathers. The other layout keeps its tensor messages inside the nodes, and its pipeline sends little. (The difference is still smaller than the planner's error; measure before you decide.)
 #
 # ## 4 · How many expert ranks?
 #
-# A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls. The planner assumes that all experts get the same load.
+# A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only some of the experts, and all-to-alls carry the tokens to their experts and back. The planner assumes that all experts get the same load.
 #
 # **Predict.** By what percentage is a step longer with 8 expert ranks than with 1? (With 1, each GPU holds all experts. That does not fit, but the planner can still simulate it.)
 
@@ -252,7 +255,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 15
 ### END GUESS
-experts_guess = Prediction("8 expert ranks, longer than 1 by", my_guess, "%", difference=True)
+experts_guess = Prediction("With 8 expert ranks, a step is longer by", my_guess, "%", difference=True)
 
 # %% name="experts"
 mixtral = arch_of("mixtral-8x7b")
@@ -279,13 +282,13 @@ claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / ex
 claims.figure("a step with 8 expert ranks / with 1", subject, spread[8].seconds / spread[1].seconds, "x")
 
 # %% [markdown] name="experts_explained"
-# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N, and never to more than twice those of 2 ranks. The time in all-to-alls follows.
+# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N and never exceed twice those of 2 ranks. The time in all-to-alls grows with them.
 #
 # Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*, where these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the bandwidth.
 #
 # ## 5 · Decide
 #
-# Here are two questions without a single right answer. The planner evaluates whatever you propose.
+# Here are two questions with several right answers.
 
 # %% name="decide_questions"
 for name, question in decisions().items():
@@ -298,11 +301,11 @@ for name, question in decisions().items():
 #
 # **Contract.** `decide(question)` gets one of the questions above and returns a `Layout` that
 #
-# - answers the question: it has the question's `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
+# - answers the question: it has the question's `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`), and trains all weights in the default `precision`;
 # - fits in memory;
 # - takes at most 10% longer than the best layout that the search found.
 #
-# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Two differences between the engines matter here. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's. And Megatron does not shard the parameters: it needs `zero="none"` or `zero="zero1"`. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so choose your proposals with care.
+# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Two differences between the engines matter here. The planner assumes that Megatron's attention kernel on an H100 (cuDNN's) is 1.5 times as fast as torchtitan's. And here Megatron does not shard the parameters: it needs `zero="none"` or `zero="zero1"`. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` can take 20 seconds or more, so choose your proposals with care.
 
 
 # %% name="decide" answer=true reveal=true
@@ -324,14 +327,14 @@ decide = check("layouts_in_practice.decide", decide)
 hint("layouts_in_practice.decide")
 
 # %% [markdown] name="decide_guess_text"
-# **Predict.** By what percentage does the small step become longer if *your* layout also uses recompute "full", although it need not?
+# **Predict.** If *your* layout for the small step also uses recompute "full", by what percentage does the step get longer?
 
 # %% name="decide_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 33
 ### END GUESS
-again_guess = Prediction("Small step, recomputed: longer by", my_guess, "%", difference=True)
+again_guess = Prediction("Recomputed, the small step is longer by", my_guess, "%", difference=True)
 
 # %% name="decide_run"
 mine = {name: plan_layout(decide(question), question.cluster) for name, question in decisions().items()}
@@ -358,11 +361,11 @@ for name, pair in pairs.items():
     print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
 
 # %% [markdown] name="play_text"
-# Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits. The engine matters, too: the best known layout has the ranks of the first line, with Megatron's attention kernel and without sharded parameters. The small step has room for everything, so recomputing blocks only costs time there.
+# Two context ranks are the fastest here ([[context_parallel]]), but two tensor ranks in a node are slower by less than the planner's error. The pipeline has one micro-batch per data rank, so one of its two stages always waits. The engine matters, too: the best known layout has the ranks of the first line, with Megatron's attention kernel and without sharded parameters. The small step has room for everything, so recomputing blocks only costs time there: less than a third, in part because the output layer is not repeated.
 #
 # ### Explore
 #
-# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences on 8 tensor ranks. Which setting fills the memory most without exceeding it? Which one makes the GPUs wait most?
+# The figure has controls for every setting of a layout, and shows the memory of its ranks and a timeline of its step. It starts with the long sequences on 8 tensor ranks. Which setting fills the memory most without exceeding it? Which one makes the GPUs wait most?
 
 # %% name="play"
 layout_explorer(
@@ -378,7 +381,7 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 6 · The bill
 #
-# The price of a run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. Not all of the time is spent on training ([[runs_that_survive]]), so the goodput is uncertain, too.
+# The price of a run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. The goodput, the fraction of the time that is spent on training ([[runs_that_survive]]), is uncertain, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #
@@ -410,20 +413,24 @@ hint("layouts_in_practice.bill")
 # %% [markdown] name="bill_guess_text"
 # The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Insert your prices.) The eight nodes replicate the best layout of one node, with four times as many tokens per step. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
 #
-# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than the bill of one node?
+# **Predict.** By what percentage is the bill for eight nodes of 4090s higher than the bill for one node of 4090s?
 
 # %% name="bill_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 0  # the same GPU-hours, spread over more GPUs
 ### END GUESS
-nodes_guess = Prediction("Dollars, eight nodes of 4090s more than one", my_guess, "%", difference=True)
+nodes_guess = Prediction("Eight nodes of 4090s cost more than one by", my_guess, "%", difference=True)
 
 # %% name="bill_run"
-PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars per GPU-hour
-PRICES["eight nodes of 4090s"] = PRICES["4090s"]
-layouts = {"one node": answers["8B, 8 H100s"].best[0], "4090s": answers["8B, 8 4090s"].best[0]}
-replicated = replace(layouts["4090s"].layout, replicate=8, micro_batches=4)  # 64 GPUs, 2**21 tokens per step
+PRICES = {"one node of H100s": 2.50, "one node of 4090s": 0.40}  # dollars per GPU-hour
+PRICES["eight nodes of 4090s"] = PRICES["one node of 4090s"]
+layouts = {
+    "one node of H100s": answers["8B, 8 H100s"].best[0],
+    "one node of 4090s": answers["8B, 8 4090s"].best[0],
+}
+# Eight nodes are 64 GPUs, with 2**21 tokens per step.
+replicated = replace(layouts["one node of 4090s"].layout, replicate=8, micro_batches=4)
 layouts["eight nodes of 4090s"] = found_of(plan_layout(replicated, CLUSTERS["8x-4090"]))
 table, bills = [("planned: 8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
 for place, price in PRICES.items():
@@ -431,28 +438,29 @@ for place, price in PRICES.items():
     cells = (f"{likely:,.0f} ({low:,.0f} to {high:,.0f})" for low, likely, high in bills[place].values())
     table.append((place, *cells))
 dollars = {place: made["dollars"] for place, made in bills.items()}
-nodes_guess.reveal(100 * (dollars["eight nodes of 4090s"][1] / dollars["4090s"][1] - 1), how="planned")
+nodes_guess.reveal(100 * (dollars["eight nodes of 4090s"][1] / dollars["one node of 4090s"][1] - 1), how="planned")
 show_table(table)
-days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
+days = bills["one node of 4090s"]["days"][1] / bills["one node of H100s"]["days"][1]
 peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
 print(f"days on eight 4090s / on eight H100s: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
-print(f"MFU of one node: {layouts['one node'].mfu:.0%}; of one node of 4090s: {layouts['4090s'].mfu:.0%}")
+for place in ("one node of H100s", "one node of 4090s"):
+    print(f"MFU of {place}: {layouts[place].mfu:.0%}")
 waits = layouts["eight nodes of 4090s"].parts["replicate"] / layouts["eight nodes of 4090s"].seconds
 print(f"share of a step in which eight nodes of 4090s wait for replicas: {waits:.0%}")
-wide = dollars["one node"][2] / dollars["one node"][0]
+wide = dollars["one node of H100s"][2] / dollars["one node of H100s"][0]
 claims.figure("a bill's high end / its low end", "planned: 8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# In each step of the eight nodes, the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+# As the last line shows, the eight nodes wait for the slow links between them, and you pay for that time.
 #
-# A 4090 needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks. Both machines have about the same MFU, although the 4090s also recompute every block, which MFU does not count. So their matmuls run closer to their peak. Whether it is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
+# A 4090 needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks. Both machines have about the same MFU, although the 4090s also recompute every block, which MFU does not count. So their matmuls run closer to their peak. Which machine is cheaper depends on prices. The ranges of the first two rows overlap, so this estimate does not decide.
 #
 # ## 7 · Export it
 #
-# To run a plan, you configure an engine with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed. Here is the sharded 70B layout of section 3:
+# The planner writes a plan as a configuration for torchtitan, Megatron or DeepSpeed. Here is the sharded 70B layout of section 3:
 
 # %% name="export"
-print(export(ways["sharded over 64"], "llama-3.1-70b", "torchtitan"))
+print(export(variants["sharded over 64"], "llama-3.1-70b", "torchtitan"))
 
 # %% [markdown] name="export_control_text"
 # An export must fail if the engine cannot run the plan. The search's best layout for the 70B model needs Megatron:
@@ -472,12 +480,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A plan has an error. Treat layouts that differ by less as equals, and take the one that is easiest to run.
-# - A search that forgets a term of memory chooses a layout that does not fit.
-# - Plain tensor ranks cost time even inside a node. Tensor and pipeline ranks can pay off where memory, too few sequences or a slow network limits sharding.
+# - A plan has an error. Treat layouts that differ by less than that as equals, and take the one that is easiest to run.
+# - A search whose memory formula lacks a term can choose a layout that does not fit.
+# - Without overlap, tensor ranks cost time even inside a node. Tensor and pipeline ranks can pay off where memory, too few sequences or a slow network limits sharding.
 # - A micro-batch has enough tokens if its computation takes at least as long as its gathers and reductions. The cluster determines this number of tokens, not the model.
 # - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
-# - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it.
+# - A rule of thumb does not state its conditions. Ask the planner, or measure, before you quote it.
 #
 # **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches.
 #

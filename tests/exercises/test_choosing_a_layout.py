@@ -40,7 +40,7 @@ def test_the_grid_has_a_box_for_each_rank_and_a_color_for_each_node():
     assert {"rank 11", "pipeline 1, data 2", "tensor 1"} <= set(words)
 
 
-def test_the_crossing_has_a_line_for_each_way():
+def test_the_crossing_has_a_line_for_each_method():
     figure = crossing_picture((64, 128), {"sharded": (1e6, 1e6), "tensor": (5e5, 1e6)})
     assert [line.get_label() for line in figure.axes[0].lines] == ["sharded", "tensor"]
 

@@ -1,5 +1,6 @@
 """Checks of the grid of ranks: which ranks form a group, along each dimension."""
 
+from numbers import Integral
 from typing import Any
 
 from ..base import Check, Evidence
@@ -12,13 +13,19 @@ GRIDS = (
 )
 
 
-def _groups(groups: Any, sizes: dict[str, int], dimension: str) -> list[list[int]]:
-    """Return the groups that an answer makes, whatever kind of sequences it makes them of."""
-    return [[int(rank) for rank in group] for group in groups(dict(sizes), dimension)]
-
-
 def _observe(seed: int, groups: Any, _: Any) -> Evidence:
-    return {f"{sizes}, {name}": _groups(groups, sizes, name) for sizes in GRIDS for name in sizes}
+    """Return the groups that an answer makes, what it makes of `sizes`, and types of ranks that are not ints."""
+    made: dict[str, list[list[int]]] = {}
+    left: dict[str, dict[str, int]] = {}
+    types: set[str] = set()
+    for sizes in GRIDS:
+        for name in sizes:
+            mine = dict(sizes)
+            found = [list(group) for group in groups(mine, name)]  # of whatever kind of sequences
+            made[f"{sizes}, {name}"] = [[int(rank) for rank in group] for group in found]
+            left[f"{sizes}, {name}"] = mine
+            types |= {type(rank).__name__ for group in found for rank in group if not isinstance(rank, Integral)}
+    return {"groups": made, "sizes": left, "types": sorted(types)}
 
 
 class GroupsAlongEachDimension(Check):
@@ -34,9 +41,13 @@ class GroupsAlongEachDimension(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, right in expected.items():
-            if (mine := sorted(map(sorted, seen[case]))) != sorted(right):
+        for case, right in expected["groups"].items():
+            if (mine := sorted(map(sorted, seen["groups"][case]))) != sorted(right):
                 return f"{case}: {_short(mine)}; it should be {_short(right)}.{_mistake(mine, right)}"
+            if seen["sizes"][case] != expected["sizes"][case]:
+                return f"{case}: after the call, `sizes` is {seen['sizes'][case]}. Leave the caller's dict as it is."
+        if seen["types"]:
+            return f"The numbers of ranks are of type {', '.join(seen['types'])}; they should be ints."
         return None
 
 
@@ -49,8 +60,8 @@ class OrderWithinAGroup(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, right in expected.items():
-            mine = seen[case]
+        for case, right in expected["groups"].items():
+            mine = seen["groups"][case]
             if sorted(map(sorted, mine)) == sorted(right) and mine != right:
                 return (
                     f"{case}: the groups are right, but not their order: {_short(mine)}; it should be {_short(right)}."
@@ -68,7 +79,7 @@ def _mistake(mine: list[list[int]], right: list[list[int]]) -> str:
         return f" A group has {size} rank{'s' * (size > 1)} here."
     ranks = sorted(rank for group in mine for rank in group)
     if ranks != sorted(rank for group in right for rank in group):
-        return " Each rank is in one group of a dimension."
+        return " Each rank is in exactly one group of a dimension."
     return " Which dimension do neighboring ranks differ in? The last."
 
 

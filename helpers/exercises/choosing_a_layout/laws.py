@@ -145,7 +145,7 @@ class LogitsOfTheWholeModel(OnFormulas):
 
         shapes = ((1, 1), (4, 1), (1, 4))
         return [
-            (f"tensor {t}, pipeline {p}: 96,000 more tokens to predict", lambda t=t, p=p: more(_grid(t, p, 2)))
+            (f"tensor {t}, pipeline {p}: a vocabulary larger by 96,000", lambda t=t, p=p: more(_grid(t, p, 2)))
             for t, p in shapes
         ]
 
@@ -154,7 +154,10 @@ class MemoryIsTheSum(OnFormulas):
     """Memory is the sum of state, activations and logits, and of nothing else."""
 
     after = ("state_of_this_rank", "activations_in_flight", "full_recompute_keeps_inputs", "logits_of_the_whole_model")
-    unit, look = "bytes", "If all checks above pass, the differences are right. What is the same for each layout?"
+    unit, look = (
+        "bytes",
+        "The differences between layouts are right, so look for a term that is the same for every layout.",
+    )
     hint = "State, activations, and logits where pipeline is 1. Is anything else added to them?"
 
     @classmethod
@@ -182,7 +185,8 @@ class ComputesAtHalfThePeak(OnFormulas):
             words = f"tensor {tensor}, pipeline {pipeline}, shard {shard}, infinitely fast links"
             layout = _grid(tensor, pipeline, shard)
             found.append((words, lambda layout=layout: seconds(layout, fast)))
-        return found
+        other, two = CLUSTERS["8x-4090"], _grid(1, 2, 1)
+        return [*found, (f"pipeline 2 on {other.gpu.name}", lambda: seconds(two, other))]
 
 
 def _by_link(seconds: Any, layout: Layout, link: str) -> Callable[[], float]:
@@ -209,8 +213,8 @@ class TensorWaitsOnItsLink(OnFormulas):
         for tensor, pipeline, recompute in ((4, 1, "none"), (8, 1, "full"), (16, 1, "none"), (4, 4, "none")):
             layout = _grid(tensor, pipeline, 1, recompute=recompute)
             for link in ("inside", "outside"):
-                words = f"tensor {tensor}, pipeline {pipeline}, recompute {recompute}, nodes of 8: the step"
-                words += f" gets longer, with links {link} at half speed, by"
+                words = f"tensor {tensor}, pipeline {pipeline}, recompute {recompute}, nodes of 8: seconds"
+                words += f" that links {link} at half speed add to the step"
                 found.append((words, _by_link(seconds, layout, link)))
         return found
 
@@ -237,10 +241,15 @@ class DataHidesBehindCompute(OnFormulas):
             layout = _grid(tensor, 1, shard)
             slower = replace(layout, micro_batches=5)
             # The tensor ranks' wait is the same in both, but for the micro-batches.
-            words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch takes"
+            words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch adds"
             found.append((words, lambda a=layout, b=slower: seconds(b, slow) - seconds(a, slow)))
         many = _grid(1, 1, 8, micro_batch_size=8)
-        found.append(("shard 8, batch 8: with links inside at half speed, more by", _by_link(seconds, many, "inside")))
+        found.append(
+            (
+                "shard 8, batch 8: seconds that links inside at half speed add to the step",
+                _by_link(seconds, many, "inside"),
+            )
+        )
         # The tensor ranks are neighbors in a node, the shard ranks are not.
         far, farther = (replace(NODE, outside=NODE.outside / slower) for slower in (1000, 2000))
         stages = _grid(8, 2, 4)
@@ -252,7 +261,7 @@ class BubbleStretchesTheStep(OnFormulas):
     """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
 
     unit, look = "times", "What a rank does in the step, plus the time of pipeline - 1 micro-batches of waiting."
-    hint = "The bubble is (p - 1) / m of the working time. As a share of the whole step it is smaller."
+    hint = "The bubble is (p - 1) / m of the working time. As a share of the whole step, it is smaller."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -273,7 +282,7 @@ class SecondsAreTheSum(OnFormulas):
         "data_hides_behind_compute",
         "bubble_stretches_the_step",
     )
-    unit, look = "seconds", "If all checks above pass, their terms are right. How do you combine them?"
+    unit, look = "seconds", "Each term is right, so look at how you combine them."
     hint = "`(max(compute, data) + tensor) * (1 + (pipeline - 1) / micro_batches)`. Is anything else added?"
 
     @classmethod

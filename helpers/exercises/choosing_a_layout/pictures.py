@@ -47,14 +47,14 @@ def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
 
 
 def crossing_picture(tokens: Sequence[int], sent: Mapping[str, Sequence[float]]) -> "Figure":
-    """Draw the bytes that a rank sends over the tokens of a micro-batch, a line for each way."""
+    """Draw the bytes that a rank sends over the tokens of a micro-batch, a line for each method."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.add_subplot()
     for color, (name, nbytes) in zip(COLORS, sent.items(), strict=False):
         axes.plot(tokens, [n / 1e6 for n in nbytes], "o-", color=color, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="tokens of a micro-batch", ylabel="MB sent by a rank")
+    axes.set(xscale="log", yscale="log", xlabel="tokens per micro-batch", ylabel="MB sent per rank")
     axes.set_xticks(tokens, [str(n) for n in tokens])
     axes.minorticks_off()
     axes.legend(frameon=False)
@@ -80,6 +80,6 @@ def search_picture(
     axes.axvline(room / GiB, color="gray", linestyle="--", label="memory of a GPU")
     if best:
         axes.scatter([best[0] / GiB], [best[1]], s=140, facecolor="none", edgecolor="black", label="the best that fits")
-    axes.set(xscale="log", yscale="log", xlabel="GiB on a rank", ylabel="seconds of a step")
+    axes.set(xscale="log", yscale="log", xlabel="GiB on a rank", ylabel="seconds per step")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure

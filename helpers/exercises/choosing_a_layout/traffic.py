@@ -28,17 +28,24 @@ class OnTraffic(Check):
             cases.append((sizes, chance.randrange(pipeline), model, chance.randint(2, 9)))
         sizes, _, model, m = cases[0]
         ends = [(sizes, stage, model._replace(all_reduces=4), m) for stage in (0, sizes["pipeline"] - 1)]
-        inner = {"pipeline": 4, "data": 2, "tensor": 2}, 2, model._replace(blocks=4 * model.blocks), m
+        inner = {"tensor": 8, "data": 2, "pipeline": 4}, 2, model._replace(blocks=4 * model.blocks), m
         return [*cases, *ends, inner]
 
     @staticmethod
     def probe(seed: int, _: Any, sent: Any) -> Evidence:
         cases = OnTraffic.drawn(seed)
-        got = [_bytes(sent, sizes, stage, model, m) for sizes, stage, model, m in cases]
-        return {"cases": [[*sizes.values(), stage, *model, m] for sizes, stage, model, m in cases], "got": got}
+        given = [(dict(sizes), *others) for sizes, *others in cases]
+        got = [_bytes(sent, sizes, stage, model, m) for sizes, stage, model, m in given]
+        return {
+            "cases": [[sizes, stage, *model, m] for sizes, stage, model, m in cases],
+            "got": got,
+            "kept": cases == given,
+        }
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["kept"]:
+            return "`sent` changes the `sizes` that it gets. Leave the caller's dict as it is."
         for case, *each in zip(expected["cases"], seen["got"], expected["got"], strict=True):
             got, want = (nbytes[cls.dimension] for nbytes in each)
             if not abs(got - want) <= NEAR * max(1.0, want):
@@ -47,14 +54,14 @@ class OnTraffic(Check):
 
 
 def _bytes(sent: Any, sizes: dict[str, int], stage: int, model: ModelOfBlocks, m: int) -> dict[str, float]:
-    nbytes = sent(dict(sizes), stage, model, m)
-    return {name: float(nbytes[name]) for name in sizes}
+    nbytes = sent(sizes, stage, model, m)
+    return {name: float(nbytes[name]) for name in ("pipeline", "data", "tensor")}
 
 
-def _words(case: list[int]) -> str:
+def _words(case: list[Any]) -> str:
     """Say in words what a case is."""
-    pipeline, data, tensor, stage, blocks, weights, message, all_reduces, m = case
-    grid = f"pipeline {pipeline}, data {data}, tensor {tensor}, stage {stage}, {m} micro-batches"
+    sizes, stage, blocks, weights, message, all_reduces, m = case
+    grid = f"{', '.join(f'{name} {size}' for name, size in sizes.items())}, stage {stage}, {m} micro-batches"
     return f"{grid}, {blocks} blocks of {weights:,} B, messages of {message:,} B, {all_reduces} all-reduces"
 
 

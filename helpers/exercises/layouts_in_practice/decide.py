@@ -21,7 +21,7 @@ _ASKED_WORDS = {
     "ranks": "GPUs",
     "seq": "tokens in a sequence",
     "tokens": "tokens per step",
-    "precision": "for precision",
+    "precision": "as its precision",
 }
 
 
@@ -39,7 +39,7 @@ def _proposed(seed: int, decide: Any) -> Evidence:
             seen[name] = {"type": type(layout).__name__}
             continue
         answers = [getattr(layout, field) for field in ASKED] == [getattr(question, field) for field in ASKED.values()]
-        answers = answers and layout.arch == question.arch
+        answers = answers and layout.arch == question.arch and not layout.lora_rank
         plain = {field.name: getattr(layout, field.name) for field in fields(Layout) if field.name != "arch"}
         seen[name] = {"layout": plain, "parameters": layout.arch.count(), "answers": answers}
         if answers:
@@ -62,7 +62,7 @@ def _lines(seen: Evidence, line: Callable[[str, Evidence], str | None]) -> str |
 
 
 class AnswersTheQuestion(Check):
-    """The layout is of this model, uses all its GPUs, and reads the tokens of the step."""
+    """The layout trains all of this model in the default precision, on all GPUs, with the tokens of the step."""
 
     compared = False
     hint = (
@@ -89,7 +89,9 @@ def _other_question(name: str, one: Evidence) -> str:
     for field, asked in ASKED.items():
         mine, right = getattr(layout, field), getattr(question, asked)
         if mine != right:
-            return f"has {_figure(mine)} {_ASKED_WORDS[field]}; the question has {_figure(right)}"
+            return f"has {_figure(mine)} {_ASKED_WORDS[field]}; it should have {_figure(right)}"
+    if layout.lora_rank:
+        return "trains adapters only; the question is how to train all weights"
     return f"is of a model of {one['parameters']:,} parameters; the question's has {question.arch.count():,}"
 
 

@@ -25,7 +25,7 @@ def parts_picture(plans: Mapping[str, LayoutPlan]) -> "Figure":
             color = COLORS[number % len(COLORS)]
             axes.barh(range(len(widths)), widths, left=left, color=color, label=_WORDS.get(part, part), height=0.7)
             left = [before + more for before, more in zip(left, widths, strict=True)]
-    axes.set(xlabel="seconds of one step, of an average rank", yticks=range(len(plans)), yticklabels=list(plans))
+    axes.set(xlabel="seconds per step, average over ranks", yticks=range(len(plans)), yticklabels=list(plans))
     axes.invert_yaxis()
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
