@@ -651,7 +651,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # %% [markdown] name="seventy_explained"
 # In pure BF16 the allocated tensors fit, at the cost of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[memory_profiling]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[memory_profiling]]) narrow the gap between allocated and reserved.
 #
-# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
+# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is about half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
 #
 # ### The program of one rank
 #
