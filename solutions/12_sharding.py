@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Sharding: ZeRO by hand
 #
-# **N ranks need not keep N copies of everything. Each rank keeps one part of the optimizer state, the gradients and the parameters, and fetches the rest only when it needs it.**
+# **N ranks need not keep N copies of everything. Each rank keeps one part of the optimizer state, the gradients and the parameters, and fetches other parameters only when it needs them.**
 #
 # | | |
 # |---|---|
@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What is stored N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores one part, fetches any other part from the rank that stores it, and frees that part after use.
+# DDP keeps a full copy of everything on every rank. ZeRO divides one copy among the ranks. Where it shards the parameters, too, a rank fetches those of a layer from the other ranks when the layer runs, and frees them after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank stores all 16. ZeRO's **stages** shard more and more of them:
 
@@ -75,7 +75,7 @@ show(
 # | 2 | also gradients | 4 + 12/N | 2 + 14/N |
 # | 3 (FSDP) | also parameters | 16/N | 16/N |
 #
-# The ZeRO paper counts 16-bit training with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for the parameter and its gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 again, but it splits differently.
+# The ZeRO paper counts 16-bit training with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for the parameter and its gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 again.
 
 # %% [markdown] name="partition_text"
 # ## 2 · ZeRO, by hand
@@ -84,7 +84,7 @@ show(
 #
 # ### Partition
 #
-# Parameters come in many shapes, and few of their sizes divide evenly by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of equal size. Each rank is responsible for one slice, its **shard**.
+# Parameters come in many shapes, and the number of ranks does not divide every size. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of equal size. Each rank is responsible for one slice, its **shard**.
 
 # %% name="flat_drawn"
 show(
@@ -98,7 +98,7 @@ show(
 # **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
 #
 # - `parameters` is a list of `nn.Parameter`s of one dtype on one device.
-# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their values in the order of the list, followed by just enough zeros to make its length a multiple of `world_size`.
+# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their values in the order of the list, followed by just enough zeros to make its length a multiple of `world_size`. Its storage holds nothing else.
 # - Each parameter remains the same object with the same shape and values, but its memory is now that of `flat` (assign to `p.data`).
 # - `shard` is the `rank`-th of `world_size` equal slices, and a view of `flat`.
 
@@ -134,7 +134,7 @@ hint("sharding.partition")
 # - `shard` is an `nn.Parameter`. Afterwards `shard.grad` is the **mean** over all ranks of the gradients of its slice, with zeros for padding.
 # - If a parameter's `.grad` is None on this rank, its gradient counts as zeros.
 # - If `shard.grad` already exists, the mean is added to it.
-# - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive, not a full gradient. The weights, including those of `shard`, do not change.
+# - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive, not a full gradient. The weights, including those of `shard`, keep their values and their memory.
 # - The function sends one reduce-scatter of the padded vector and nothing else.
 
 
@@ -213,8 +213,8 @@ hint("sharding.gather")
 #
 # - At stages 2 and 3 the block's gradients are reduced as soon as the last one is ready, before the backward pass of the previous block begins. `shard.grad` adds up over backward passes.
 # - At stage 3 `flat` has no bytes when `add_hooks` returns, and none after each forward and each backward pass of the block. At stage 2 nothing is freed.
-# - Before the block computes, forward or backward, `flat` holds the current values of all ranks' shards. The parameters stay views of `flat`.
-# - The input of a block may or may not require a gradient. Under `torch.no_grad()` a forward pass gathers and frees in the same way.
+# - At stage 3, `flat` holds the current values of all ranks' shards before the block computes, forward or backward. (At stage 2 the training loop gathers after each step.) The parameters always stay views of `flat`.
+# - The input of a block may or may not require a gradient. Under `torch.no_grad()` and in evaluation mode a forward pass gathers and frees in the same way.
 # - A block sends one reduction per backward pass; at stage 3 also one gather before each forward and each backward pass. It sends nothing else.
 
 
@@ -500,7 +500,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N. The stages are built from three operations (partition, reduce-scatter, all-gather) and hooks that call them.
+# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N.
 # - Without accumulation, stages 1 and 2 send as much as DDP, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
 # - A part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.

@@ -200,7 +200,7 @@ claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each b
 #
 # Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
-# The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters take little of the memory. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
@@ -449,7 +449,7 @@ accumulated_step = check("fully_shard.step", accumulated_step)
 hint("fully_shard.step")
 
 # %% [markdown] name="step_text"
-# The next cell measures the bytes of section 3 and reveals its prediction, the rise of the peak with sync off. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then comes your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
+# The next cell measures the bytes of section 3 and reveals its prediction, the rise of the peak with sync off. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then it measures your clipping: with SGD at a learning rate of 1, the weights move by exactly the clipped gradient.
 
 
 # %% name="accumulate"
@@ -651,7 +651,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # %% [markdown] name="seventy_explained"
 # In pure BF16 the allocated tensors fit, at the cost of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[memory_profiling]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[memory_profiling]]) narrow the gap between allocated and reserved.
 #
-# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
+# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is about half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
 #
 # ### The program of one rank
 #

@@ -12,7 +12,7 @@
 # | Before this | [[fully_shard]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the notebook under its current name: it is your submission.
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. Run a check as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, hint, pick_device
@@ -34,12 +34,12 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` with `fully_shard`, initialized, and in training mode.
 #
 # - `make_model()` returns a model in training mode; it allocates its parameters and buffers on the current default device. `model.blocks` is an `nn.ModuleList`; the parameters and buffers outside the blocks are small.
-# - `mesh` is a `DeviceMesh` of CPU ranks, all of them or some; the calling rank is one of them. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, each split along its first dimension.
-# - Each block is a unit of its own, gathered when it runs and freed after its forward pass; everything outside the blocks is one more unit.
+# - `mesh` is a `DeviceMesh` of CPU ranks, all of them or some; the calling rank is one of them. Other ranks may build another model at the same time. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, each split along its first dimension.
+# - Each block is a unit of its own, gathered when it runs and freed after its forward and its backward pass; everything outside the blocks is one more unit.
 # - The parameters and buffers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has this method, once each, in the order of `model.modules()`. This holds for any mesh, and for sizes that are not divisible by the number of ranks.
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on full tensors only.
 # - While the model is built, a rank never holds more bytes than its shards and two unsharded blocks, or its shards and everything outside the blocks if that is more.
-# - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are reduced in FP32, and the model returns FP32, in evaluation mode and without gradients, too. Parameters that `make_model` freezes stay frozen.
+# - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are averaged in FP32 over all ranks of the mesh, and the model returns FP32. Parameters that `make_model` freezes stay frozen. In evaluation mode and without gradients the model computes, frees its blocks and returns FP32 as in training.
 
 
 # %% name="build" answer=true
@@ -81,12 +81,12 @@ hint("x7.build")
 # %% [markdown] name="train_step_task"
 # ## Part 2 · One update (4 points)
 #
-# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh has all ranks, and an optimizer that has all of the model's parameters. It takes one optimizer step and returns `(loss, norm)`.
+# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh has all ranks, and an optimizer that has all of the model's parameters. Some of these may be frozen or unused; they do not change. The function takes one optimizer step and returns `(loss, norm)`.
 #
-# - `micro_batches` is a list of pairs `(tokens, targets)`, both of shape (n, T) and dtype int64; n may differ from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
+# - `micro_batches` is a list of pairs `(tokens, targets)`, both of shape (n, T) and dtype int64; n may differ from pair to pair and from rank to rank. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
 # - The update equals the update of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time (the previous logits may stay until the next ones replace them), and at most one full gradient of the model.
-# - The micro-batches and the list stay as they are, and the random generator is not reseeded. Gradients left in `p.grad` from before the call are ignored in every parameter group. After the call, gradient synchronization is on; gradients may remain. Every layer is in training mode before the call, and stays in it.
+# - The micro-batches and the list stay as they are, and the random generator is not reseeded. Gradients left in `p.grad` from before the call are ignored in every parameter group. After the call, gradient synchronization is on, and units are freed after each pass, as before; gradients may remain. Every layer is in training mode before the call, and stays in it.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
 
@@ -122,8 +122,8 @@ hint("x7.step")
 #
 # - `save` is called after at least one step in which every parameter had a gradient. It writes with `torch.distributed.checkpoint`, and with nothing else, everything that training needs to continue: weights and persistent buffers, the optimizer's moments and each group's options `lr`, `betas`, `eps` and `weight_decay` (schedules may have changed any of them, differently in each group), and `step`, an int. When it returns, the checkpoint is complete.
 # - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
-# - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, fewer or more than saved it, and returns `step`. Training continues with the same losses.
-# - `folder` is a string, shared by the ranks; it may not exist yet, and holds all that is written. `save` changes nothing, `load` does not change the checkpoint, and neither reseeds the random generator.
+# - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any mesh and any number of ranks, fewer or more than saved it, and returns `step`. Training continues with the same losses.
+# - `folder` is a string, shared by the ranks; it may not exist yet, and holds all that is written. `save` changes nothing, `load` does not change the checkpoint, and neither reseeds the random generator. `load` leaves no gradients.
 
 
 # %% name="resume" answer=true
@@ -159,4 +159,4 @@ hint("x7.resume")
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# The grader takes only your answer cells, runs them with different random numbers, and applies the same ten checks. Changes elsewhere in the notebook make no difference.
+# The grader takes only your answer cells, runs them with different random numbers, and applies the same ten checks.

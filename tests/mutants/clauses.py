@@ -183,7 +183,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "each_block_is_a_unit",
         "initializes_like_one_process",
         "no_rank_holds_the_model",
-        "computes_by_the_policy",
+        "computes_by_the_policy each_block_is_a_unit no_rank_holds_the_model",
     ),
     "x7.step": (
         "update_of_one_process",

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from ...core.device import rank_device
 from ...core.units import human_bytes
@@ -152,13 +152,18 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
 
 
 def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank of a 2 x 2 mesh: the share of each parameter that is on it."""
+    """One rank of a 2 x 2 mesh: the share of each parameter that is on it, and the norm of this rank's gradients."""
     mesh = init_device_mesh(rank_device().type, (2, 2), mesh_dim_names=("replicate", "shard"))
     result = _made(make_sharded, _model(seed), mesh)
-    return {
+    shares = {
         name: p.to_local().numel() / p.numel() if isinstance(p, DTensor) else 1.0
         for name, p in result.named_parameters()
     }
+    x, y = _rows(dist.get_world_size())
+    F.mse_loss(result(x), y).backward()
+    gradients = [p.grad for p in result.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([g.to_local() if isinstance(g, DTensor) else g for g in gradients])
+    return {"shares": shares, "norm": norm.item()}
 
 
 class ShardsOverTheGivenMesh(Check):
@@ -173,33 +178,44 @@ class ShardsOverTheGivenMesh(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for rank, (got, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
-            for name, share in right.items():
-                if got[name] != share:
+            for name, share in right["shares"].items():
+                if got["shares"][name] != share:
                     return (
-                        f"2 x 2 mesh, rank {rank}: it has {got[name]:.3g} of {name}; it should have {share:.3g}. "
-                        "Which call of fully_shard shards it, and over which mesh?"
+                        f"2 x 2 mesh, rank {rank}: it has {got['shares'][name]:.3g} of {name}; it should have "
+                        f"{share:.3g}. Which call of fully_shard shards it, and over which mesh?"
                     )
+            if not abs(got["norm"] - right["norm"]) <= 1e-3 * right["norm"]:
+                return (
+                    f"2 x 2 mesh, rank {rank}: the norm of its gradients is {got['norm']:.4g}; it should be "
+                    f"{right['norm']:.4g}. Are gradients averaged over the replicas, too?"
+                )
         return None
 
 
 def _options(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank: the dtype in which each linear layer computes under a BF16 policy, and which blocks stay gathered."""
+    """One rank, with options: the dtype that linear layers compute in, and which stay gathered or are split by rows."""
     device, n = rank_device(), dist.get_world_size()
     model, seen = _model(seed), {}
     layers = {f"blocks.{i}.{part}": getattr(b, part) for i, b in enumerate(model.blocks) for part in ("up", "down")}
     for name, layer in (layers | {"enter": model.enter, "leave": model.leave}).items():
         layer.register_forward_hook(lambda layer, args, out, name=name: seen.update({name: str(layer.weight.dtype)}))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=True)
-    options = {"mp_policy": policy, "reshard_after_forward": False}
+    options = {"mp_policy": policy, "reshard_after_forward": False, "shard_placement_fn": _by_columns}
     result = _made(make_sharded, model, init_device_mesh(device.type, (n,)), **options)
+    rows = [name for name, layer in layers.items() if layer.weight.placements != (Shard(1),)]
     with torch.autocast(device.type, torch.bfloat16):  # layers left in FP32 run, too, and are recorded
         result(_rows(n)[0])
     kept = [name for name in layers if not isinstance(layers[name].weight, DTensor)]
-    return {"dtypes": seen, "kept": kept}
+    return {"dtypes": seen, "kept": kept, "rows": rows}
+
+
+def _by_columns(p: Tensor) -> Shard:
+    """Return how a parameter is split: matrices by columns."""
+    return Shard(p.ndim - 1)
 
 
 class PassesOptionsOn(Check):
-    """Options such as `mp_policy` and `reshard_after_forward` reach every unit and the root."""
+    """Options such as `mp_policy`, `reshard_after_forward` and `shard_placement_fn` reach every unit and the root."""
 
     hint = "Pass **options to each call of fully_shard."
 
@@ -222,6 +238,11 @@ class PassesOptionsOn(Check):
                         f"rank {rank}: with reshard_after_forward=False, {layer} is sharded again after the forward "
                         "pass. Does the call of fully_shard that shards it get all options?"
                     )
+            if got["rows"]:
+                return (
+                    f"rank {rank}: {got['rows'][0]} is not split as shard_placement_fn says. Does each call of "
+                    "fully_shard get all options?"
+                )
         return None
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
@@ -23,7 +23,9 @@ Step = Callable[..., Any]
 MicroBatches = list[tuple[Tensor, Tensor]]
 WIDTH, BLOCKS, STEPS = 16, 3, 2
 ROWS = (3, 2, 1)  # of a rank's micro-batches
-CASES = {2: {"a limit far above": 1000.0, "a limit below": 0.01}, 3: {"a limit below": 0.01}}
+NEAR = "a limit a little below"  # the norm, of which it is this share
+SHARE = 0.8
+CASES = {2: {"a limit far above": 1000.0, "a limit below": 0.01, NEAR: SHARE}, 3: {"a limit below": 0.01}}
 CLOSE = 1e-3
 
 
@@ -42,18 +44,20 @@ def _weights(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in full])
 
 
-def _one_process(model: nn.Module, seed: int, limit: float) -> list[tuple[float, float, Tensor]]:
-    """Train on the joint batch at once; return for each step this rank's loss, the norm, and the weights after it."""
+def _one_process(model: nn.Module, seed: int, limit: float) -> list[tuple[float, float, Tensor, float]]:
+    """Train on the joint batch at once; return for each step this rank's loss, the norm, the weights, and the limit."""
     optimizer, found = _sgd(model), []
     for step in range(STEPS):
         ranks = [_micro_batches(seed, step, rank) for rank in range(dist.get_world_size())]
         parts = [[torch.cat(tensors) for tensors in zip(*pairs, strict=True)] for pairs in ranks]
         losses = [F.mse_loss(model(x), y) for x, y in parts]
         (sum(losses) / len(losses)).backward()
-        norm = clip_grad_norm_(model.parameters(), limit).item()
+        norm = get_total_norm([p.grad for p in model.parameters()]).item()
+        most = limit * norm if limit == SHARE else limit
+        clip_grad_norm_(model.parameters(), most)
         optimizer.step()
         optimizer.zero_grad()
-        found.append((losses[dist.get_rank()].item(), norm, _weights(model)))
+        found.append((losses[dist.get_rank()].item(), norm, _weights(model), most))
     return found
 
 
@@ -82,11 +86,11 @@ def _work(answer: Step, seed: int, limit: float) -> Evidence:
         fully_shard(unit, mesh=mesh)
     optimizer, rows, steps = _sgd(model), [], []
     model.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
-    for step, (loss, norm, weights) in enumerate(alone):
+    for step, (loss, norm, weights, most) in enumerate(alone):
         rows.clear()
         micro_batches = _micro_batches(seed, step, dist.get_rank())
         with Collectives() as said:
-            returned = answer(model, optimizer, micro_batches, limit)
+            returned = answer(model, optimizer, micro_batches, most)
         after, length = _weights(model), (weights - before).norm()
         steps.append(
             {
@@ -166,8 +170,8 @@ class UpdateOfTheJointBatch(_OfSteps):
     """Below the limit, the update is that of one process on the rows of all micro-batches and ranks."""
 
     hint = (
-        "Each row counts the same, and micro-batches have different numbers of rows: by what is a micro-batch's mean "
-        "multiplied before backward()?\n"
+        "Each row counts the same, and micro-batches have different numbers of rows. What factor does a micro-batch's "
+        "mean need before backward()?\n"
         "fully_shard averages over the ranks. You choose the weights of the sum over micro-batches."
     )
     depends = True

@@ -23,7 +23,16 @@ AddHooks = Callable[..., Any]
 BLOCKS, WIDTH, ROWS = 3, 3, 2
 CASES = {2: {"stage 2": 2, "stage 3": 3}, 3: {"stage 3": 3}}
 EXACT = 1e-9  # in double precision
-PASSES = ("micro-batch 1", "micro-batch 2", "without gradients")  # the input of the first requires no gradient
+PASSES = (
+    "micro-batch 1",
+    "micro-batch 2",
+    "the evaluation pass without gradients",
+)  # the input of the first requires no gradient
+WORDS = {
+    "made": "after the hooks were added",
+    "forward_over": "after the forward pass",
+    "backward_over": "after the backward pass",
+}
 
 
 class Witness:
@@ -43,6 +52,7 @@ class Witness:
                 "state": self._state(number) if number >= 0 else "",
                 "bytes": [flat.untyped_storage().nbytes() for flat in self.flats],
                 "grads": [any(p.grad is not None for p in block.parameters()) for block in self.blocks],
+                "views": [self._views(i) for i in range(len(self.blocks))],
             }
         )
         if number >= 0:
@@ -51,11 +61,16 @@ class Witness:
     def _state(self, number: int) -> str:
         flat = self.flats[number]
         storage = flat.untyped_storage()
-        if any(p.untyped_storage()._cdata != storage._cdata for p in self.blocks[number].parameters()):
+        if not self._views(number):
             return "moved"
         if storage.nbytes() < flat.nbytes:
             return "empty"
         return "right" if torch.equal(flat, self.right[number]) else "wrong"
+
+    def _views(self, number: int) -> bool:
+        """Return whether a block's parameters are views of its vector, whether or not that has bytes."""
+        storage = self.flats[number].untyped_storage()
+        return all(p.untyped_storage()._cdata == storage._cdata for p in self.blocks[number].parameters())
 
     def fill(self, number: int) -> None:
         """Complete a block's vector, whatever state the answer left it in."""
@@ -141,6 +156,8 @@ def _work(add_hooks: AddHooks, seed: int, stage: int) -> Evidence:
         seen["calls"][name] = [list(call) for call in said.calls]
         seen["grads"].append([None if shard.grad is None else shard.grad.flatten().tolist() for shard in shards])
     _step(witness, shards, stage)
+    for block in blocks:
+        block.eval()
     with Collectives() as said, torch.no_grad():
         nn.Sequential(*blocks)(x)
         witness("forward_over")
@@ -199,6 +216,12 @@ def _incomplete(got: Evidence, moment: str) -> str | None:
                     "and when is that hook called if the block's input needs no gradient?"
                 )
             return f"{first}, {states[noted['state']]}"
+        if noted["moment"] in ("made", f"{moment}_over") and not all(noted["views"]):
+            when, block = WORDS[noted["moment"]], noted["views"].index(False)
+            return (
+                f"{when}, the parameters of block {block} are not views of `flat`. Resize its storage, and leave the "
+                "parameters as they are."
+            )
     return None
 
 
@@ -230,15 +253,10 @@ class CompleteInBackward(_OfRanks):
 
 def _moments(got: Evidence) -> Iterator[tuple[str, Evidence, list[int]]]:
     """Yield (when, what was noted, the other blocks whose vectors had bytes), in order."""
-    words = {
-        "made": "after the hooks were added",
-        "forward_over": "after the forward pass",
-        "backward_over": "after the backward pass",
-    }
     for noted in got["moments"]:
         full = [number for number, nbytes in enumerate(noted["bytes"]) if nbytes and number != noted["block"]]
         at = noted["moment"]
-        yield words.get(at, f"when block {noted['block']} computes {at}"), noted, full
+        yield WORDS.get(at, f"when block {noted['block']} computes {at}"), noted, full
 
 
 class FreedAfterForward(_OfRanks):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import Check, Evidence
 from .layout import SHAPES, WORLDS, end_to_end, make_parameters, shard_size
@@ -47,6 +47,8 @@ def observe(seed: int, partition: Partition) -> Evidence:
             "shape": list(flat.shape),
             "dtype": str(flat.dtype),
             "graph": flat.requires_grad,
+            "held": flat.untyped_storage().nbytes(),
+            "needed": flat.nbytes,
             "shard": _numbers(shard),
             "slice": _numbers(right.chunk(n)[rank]),
             "view": _within(shard, flat),
@@ -63,7 +65,21 @@ def observe(seed: int, partition: Partition) -> Evidence:
             "places": _numbers(torch.cat([p.detach().flatten() for p in parameters])),
             "flat after": _numbers(flat),
         }
-    return seen
+    return seen | {"device": _device(partition)}
+
+
+def _device(partition: Partition) -> str | None:
+    """Return where `flat` is if the parameters are not on the CPU: every machine has the meta device."""
+    parameters = [nn.Parameter(torch.empty(shape, device="meta")) for shape in SHAPES["21 numbers"]]
+    try:
+        return partition(parameters, 0, 2)[0].device.type
+    except (RuntimeError, TypeError):
+        return None  # tensors on two devices
+
+
+def _cases_of(expected: Evidence) -> list[tuple[str, Evidence]]:
+    """Return the cases, without what was seen on another device."""
+    return [(case, want) for case, want in expected.items() if case != "device"]
 
 
 def _numbers(tensor: Tensor) -> list[float]:
@@ -88,7 +104,7 @@ class OneVectorForAll(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        for case, want in _cases_of(expected):
             got, right, numbers = seen[case], want["right"], want["numbers"]
             if got["shape"] != want["shape"]:
                 return (
@@ -109,6 +125,16 @@ class OneVectorForAll(Check):
                     f"{case}: flat requires a gradient: autograd recorded how it was made from the parameters. "
                     "Copy their `.data`."
                 )
+            if got["held"] > got["needed"]:
+                return (
+                    f"{case}: flat needs {got['needed']} bytes, and its storage has {got['held']}. Is it a slice of a "
+                    "larger tensor?"
+                )
+        if seen["device"] != expected["device"]:
+            return (
+                f"if the parameters are on the device {expected['device']}, flat is on {seen['device'] or 'another'}. "
+                "Make it on the parameters' own."
+            )
         return None
 
 
@@ -124,7 +150,7 @@ class ShardIsThisRanksSlice(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        for case, want in _cases_of(expected):
             got = seen[case]
             if len(got["shard"]) != want["size"]:
                 return (
@@ -150,7 +176,7 @@ class ParametersAreViews(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        for case, want in _cases_of(expected):
             got = seen[case]
             if not got["same"] or got["shapes"] != want["shapes"]:
                 return f"{case}: the parameters' values or shapes have changed; their shapes are now {got['shapes']}."

@@ -64,6 +64,7 @@ def _reduce(reduce_gradients: Reduce, seed: int, case: _Case) -> list[Evidence]:
     _, mine = lay_out(parameters, rank, n)
     shard = nn.Parameter(mine)
     numbers = [*(p.detach().clone() for p in parameters), shard.detach().clone()]
+    places = [t.data_ptr() for t in (*parameters, shard)]
     everyone, seen = 0, []
     for call in range(case.calls):
         for p, g in zip(parameters, _gradients(case, seed + call, rank), strict=True):
@@ -83,6 +84,7 @@ def _reduce(reduce_gradients: Reduce, seed: int, case: _Case) -> list[Evidence]:
                 "last": last.mean(0).chunk(n)[rank].tolist(),
                 "left": [p.grad is not None for p in parameters],
                 "kept": all(map(torch.equal, numbers, (*parameters, shard))),
+                "moved": [t.data_ptr() for t in (*parameters, shard)] != places,
                 "held": 0 if grad is None else grad.untyped_storage().nbytes(),
                 "needed": shard.numel() * shard.itemsize,
                 "calls": [list(sent) for sent in said.calls],
@@ -203,6 +205,8 @@ class LeavesNothingWhole(Check):
                     f"{where}: the call changed the weights of the parameters or of the shard. Into which tensor does "
                     "it receive?"
                 )
+            if got["moved"]:
+                return f"{where}: a parameter or the shard has different memory now. Assign to `.grad` only."
         return None
 
 

@@ -27,6 +27,13 @@ CASES = {
 WIDE, MANY = 64, 8  # where memory is measured: many layers, of which none is large
 FAR = 1_000_003  # between the seeds of two cases: 16 bits do not hold them
 EXACT = 1e-4  # relative: the same model, in training and in evaluation mode
+NEAR = 0.02  # relative: norms of gradients, some of them computed in 16 bits
+PASSES = (
+    "the forward pass",
+    "the backward pass",
+    "a forward pass in evaluation mode without gradients",
+    "a forward pass in evaluation mode",
+)
 TRIES = 4  # starts at most whose peak is measured
 SLACK = 2 * sum(p.nbytes for p in Block(WIDE).parameters())  # two blocks in full
 UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
@@ -96,28 +103,41 @@ def _pass(model: nn.Module) -> Evidence:
             for block in model.blocks
         ]
         logits = model(tokens)
-    blocks = [p.to_local() if isinstance(p, DTensor) else p for n, p in model.named_parameters() if "blocks." in n]
+    kept = [_held(model)]
     with Collectives() as backward:
         F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
     for hook in hooks + counters:
         hook.remove()
-    with torch.no_grad():
-        evaluated = model.eval()(tokens)
-    model.train()
+    kept.append(_held(model))
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([g.to_local() if isinstance(g, DTensor) else g for g in gradients])
+    model.eval()
+    evaluated = []
+    for recorded in (False, True):
+        with torch.set_grad_enabled(recorded):
+            evaluated.append(model(tokens).detach())
+        kept.append(_held(model))
     names = ("all_gather", "reduce_scatter", "all_reduce")
     return {
         "layers": sorted(set(seen.values())),
         "logits": str(logits.dtype),
-        "evaluated": str(evaluated.dtype),
-        "apart": relative_distance(evaluated.tolist(), logits.tolist()),
+        "evaluated": [str(output.dtype) for output in evaluated],
+        "apart": max(relative_distance(output.tolist(), logits.tolist()) for output in evaluated),
         "ahead": max(count - 2 - place for place, count in enumerate(gathers)) if gathers else 0,
-        "kept": sum(p.nbytes for p in blocks),
-        "gradients": sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
+        "kept": kept,
+        "gradients": sorted({str(g.dtype) for g in gradients}),
+        "norm": norm.item(),
         "forward": {name: forward.count(name) for name in names},
         "backward": {name: backward.count(name) for name in names},
         "reduced": sum(call.nbytes for call in backward.calls if call.name == "reduce_scatter"),
         "gathered": sum(call.nbytes for call in forward.calls if call.name == "all_gather"),
     }
+
+
+def _held(model: nn.Module) -> int:
+    """Return how many bytes this rank holds of the parameters of blocks."""
+    blocks = [p.to_local() if isinstance(p, DTensor) else p for n, p in model.named_parameters() if "blocks." in n]
+    return sum(p.nbytes for p in blocks)
 
 
 def _peak(build: Callable[..., nn.Module], seed: int) -> int:
@@ -141,9 +161,9 @@ def _peak(build: Callable[..., nn.Module], seed: int) -> int:
 def _on_rank(build: Callable[..., nn.Module], seed: int) -> Evidence:
     seen: Evidence = {}
     for place, (name, (shape, dtype)) in enumerate(CASES.items()):
-        number = seed + FAR * place
-        # two ranks of four: each pair has a model of its own
+        # two ranks of four: each pair has a model of its own, and a seed
         mesh = mesh_of((2, 2))["shards"] if shape == (2,) else mesh_of(shape)
+        number = seed + FAR * place + int(mesh.mesh.min())
         model = build(_Twice, mesh, dtype, number)
         seen[name] = {"shards": _shards(model, mesh), "numbers": _numbers(model, number), "pass": _pass(model)}
     return seen | {"peak": _peak(build, seed)}
@@ -180,7 +200,7 @@ class _OnBuild(Check):
 
 
 class NoRankHoldsTheModel(_OnBuild):
-    """Every parameter is sharded over the given mesh; a start needs the shards and a block or two, not the model."""
+    """Every parameter is sharded over the given mesh; starting needs room for the shards and two blocks at most."""
 
     hint = (
         "Where are the parameters allocated when make_model() runs, and how large is the largest tensor you hold?\n"
@@ -224,9 +244,9 @@ class InitializesLikeOneProcess(_OnBuild):
 
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
-        "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
+        "and keep a part.\nWhich part does a rank keep if 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
         "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer "
-        "that has only buffers may draw random numbers, too. A layer that the model has by two names draws once."
+        "that has only buffers may draw random numbers, too. A layer that appears under two names draws once."
     )
 
     @classmethod
@@ -234,11 +254,11 @@ class InitializesLikeOneProcess(_OnBuild):
         got = seen["numbers"]
         if got["wrong"]:
             which, more = f"the parameter `{got['wrong'][0]}`", len(got["wrong"]) - 1
-            others = f", nor are {more} others" if more > 1 else ", nor is one other" if more else ""
-            return f"{which} is not that of one process{others}."
+            others = f", and so do {more} others" if more > 1 else ", and so does one other" if more else ""
+            return f"{which} differs from that of one process{others}."
         if got["local"]:
             return f"this rank holds a different part of {got['local'][0]} than its placement says."
-        return f"the buffer {got['buffers'][0]} is not that of one process." if got["buffers"] else None
+        return f"the buffer {got['buffers'][0]} differs from that of one process." if got["buffers"] else None
 
 
 class EachBlockIsAUnit(_OnBuild):
@@ -263,12 +283,12 @@ class EachBlockIsAUnit(_OnBuild):
         ahead = seen["pass"]["ahead"]
         if ahead > 1:  # the next block may be on its way while one runs
             return (
-                f"in the forward pass, up to {ahead} blocks are gathered before it is their turn; a block should be "
+                f"in the forward pass, up to {ahead} blocks are gathered before their turn; a block should be "
                 "gathered when it runs. Which call prefetches them?"
             )
-        got, want = seen["pass"]["kept"], right["pass"]["kept"]
-        if got != want:
-            return f"after the forward pass this rank holds {got:,} bytes of the blocks; its shards are {want:,} bytes."
+        for when, got, want in zip(PASSES, seen["pass"]["kept"], right["pass"]["kept"], strict=True):
+            if got != want:
+                return f"after {when} this rank holds {got:,} bytes of the blocks; its shards are {want:,} bytes."
         got, want = seen["pass"]["backward"]["all_gather"], right["pass"]["backward"]["all_gather"]
         if got not in (want, want + 1):  # what is outside the blocks may be freed after its forward pass, or stay
             return (
@@ -283,7 +303,7 @@ class ComputesByThePolicy(_OnBuild):
 
     hint = (
         "MixedPrecisionPolicy has a dtype to compute in, one to reduce in, and one for the output of a unit.\n"
-        "The blocks hand on what they compute; only the model's own output is FP32."
+        "The blocks pass on what they compute; only the model's own output is FP32."
     )
 
     @classmethod
@@ -295,22 +315,29 @@ class ComputesByThePolicy(_OnBuild):
             return f"linear layers run in {', '.join(got['layers'])}; they should run in {', '.join(want['layers'])}."
         if got["logits"] != want["logits"]:
             return f"the model returns {got['logits']}; it should return {want['logits']}."
-        if got["evaluated"] != want["evaluated"]:
-            return (
-                f"in evaluation mode and without gradients, the model returns {got['evaluated']}; it should return "
-                f"{want['evaluated']} there, too. Is the output converted only in training?"
-            )
+        for when, mine, theirs in zip(PASSES[2:], got["evaluated"], want["evaluated"], strict=True):
+            if mine != theirs:
+                return (
+                    f"in {when}, the model returns {mine}; it should return {theirs} there, too. Is the output "
+                    "converted only in training?"
+                )
         if not got["apart"] <= EXACT:
             return (
-                f"in evaluation mode and without gradients, the outputs are {got['apart']:.1g} (relative) away from "
-                "those in training, although no layer drops anything. Does the policy apply only in training?"
+                f"in evaluation mode, the outputs are {got['apart']:.1g} (relative) away from those in training, "
+                "although no layer drops anything. Does the policy apply only in training?"
             )
         if got["gradients"] != want["gradients"]:
-            return f"the gradients are {', '.join(got['gradients'])}; they should be {', '.join(want['gradients'])}."
+            found = ", ".join(got["gradients"]) or "missing"
+            return f"after the backward pass the gradients are {found}; they should be {', '.join(want['gradients'])}."
         if got["gathered"] != want["gathered"]:
             return f"{got['gathered']:,} bytes are gathered in the forward pass; it should be {want['gathered']:,}."
         if got["reduced"] != want["reduced"]:
             return f"{got['reduced']:,} bytes of gradients are reduced; it should be {want['reduced']:,}, in FP32."
+        if not abs(got["norm"] - want["norm"]) <= NEAR * want["norm"]:
+            return (
+                f"the norm of this rank's gradients is {got['norm']:.4g}; it should be {want['norm']:.4g}. Are they "
+                "averaged over all ranks of the mesh?"
+            )
         return None
 
 

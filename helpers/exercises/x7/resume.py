@@ -59,8 +59,8 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> 
     return losses
 
 
-def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = sharded(seed, mesh_of((dist.get_world_size(),)), WIDER)
+def _fresh(seed: int, shape: tuple[int, ...] = ()) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = sharded(seed, mesh_of(shape or (dist.get_world_size(),)), WIDER)
     matrices = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -207,8 +207,8 @@ def _saves_again(save: Callable[..., Any], load: Callable[..., Any], seed: int, 
 
 
 def _on_more_ranks(load: Callable[..., Any], seed: int, folder: str) -> Evidence:
-    """One of 4 ranks: another model takes up the checkpoint of two."""
-    return _goes_on(load, seed, folder, steps=MORE)
+    """One of 4 ranks, in two replicas: another model takes up the checkpoint of two."""
+    return _goes_on(load, seed, folder, steps=MORE, shape=(2, 2))
 
 
 def _goes_on(
@@ -218,10 +218,11 @@ def _goes_on(
     saved: dict[str, list[Any]] | None = None,
     then: Callable[[nn.Module, torch.optim.Optimizer], Evidence] | None = None,
     steps: range = STEPS,
+    shape: tuple[int, ...] = (),
 ) -> Evidence:
     """One rank: another model takes up the checkpoint; `saved` is what this rank had then, on as many ranks."""
     _temporary_files_beside(folder)
-    model, optimizer = _fresh(seed + 1)
+    model, optimizer = _fresh(seed + 1, shape)
     files = _files(folder)
     dist.barrier()
     draws = torch.get_rng_state()
@@ -234,6 +235,7 @@ def _goes_on(
         "step": step if isinstance(step, int) else type(step).__name__,
         "changed": _changed(files, _files(folder)),
         "draws": torch.equal(draws, torch.get_rng_state()),
+        "gradients": any(g is not None and bool(g.count_nonzero()) for g in _state(model, optimizer)["gradients"]),
         "options": _options(optimizer),
         "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
@@ -294,7 +296,7 @@ class GoesOnWithEqualLosses(_OnRun):
         runs = {
             "4 ranks": ([one["again"] for one in seen["four"]], LAST, right),
             "2 ranks": (seen["two"], LAST, right),
-            "saved on 2 ranks, loaded on 4": (seen["more"], LATER, more),
+            "saved on 2 ranks, loaded on 2 x 2": (seen["more"], LATER, more),
         }
         for which, (ranks, saved, losses) in runs.items():
             for rank, got in enumerate(ranks):
@@ -305,6 +307,8 @@ class GoesOnWithEqualLosses(_OnRun):
                     return f"{which}: load changes the checkpoint, namely {changed}. Leave it as it is."
                 if not got["draws"]:
                     return f"{which}: load changes the random generator's state on rank {rank}. Leave it as it is."
+                if got["gradients"]:
+                    return f"{which}: load leaves gradients on rank {rank}, to which the next backward pass would add."
                 wrong = _wrong_options(got["options"], expected["two"][0]["options"])
                 if wrong:
                     return f"{which}: after load, {wrong}"
@@ -322,7 +326,7 @@ class GoesOnWithEqualLosses(_OnRun):
 
 
 class EachRankWritesItsShards(_OnRun):
-    """Every rank writes its own shards; no whole parameter travels, and nothing is written twice."""
+    """Every rank writes its own shards; no whole parameter is sent, and nothing is written twice."""
 
     hint = (
         "A state dict of DTensors knows which part is this rank's, and dcp.save writes this part.\n"
@@ -334,12 +338,12 @@ class EachRankWritesItsShards(_OnRun):
         for rank, (got, want) in enumerate(zip(seen["four"], expected["four"], strict=True)):
             if got["sent"] > want["sent"] + got["whole"] / 4:
                 return (
-                    f"rank {rank}: {got['sent']:,} bytes of tensors travel while the ranks save. Which call gathers "
+                    f"rank {rank}: {got['sent']:,} bytes of tensors are sent while the ranks save. Which call gathers "
                     "parameters?"
                 )
             if got["again"]["sent"] > want["again"]["sent"] + got["whole"] / 4:
                 return (
-                    f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load. Which call "
+                    f"rank {rank}: {got['again']['sent']:,} bytes of tensors are sent while the ranks load. Which call "
                     "gathers parameters?"
                 )
             if got["again"]["whole"]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
@@ -30,11 +31,15 @@ CHANGED = {
 }
 FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
+IDLE = (
+    "If only this case is wrong: does the frozen parameter or the unused layer move? Weight decay moves a parameter "
+    "that has a gradient, even one of zeros."
+)
 STILL = "The weights do not move. Does the optimizer step?"
 LENGTHENED = "The direction is right, the length is wrong. A gradient shorter than max_norm stays as it is."
 SHORTENED = (
-    "Only clipped updates are wrong. One factor, from the norm over all shards of all parameters, shortens a gradient "
-    "that is too long: once, before the optimizer steps."
+    "Only clipped updates are wrong. A gradient that is too long is multiplied by one factor, which follows from the "
+    "norm over all shards of all parameters. This happens once, before the optimizer steps."
 )
 
 
@@ -43,7 +48,7 @@ class _Case:
     """What an answer is called with.
 
     Attributes:
-        rows: of each micro-batch.
+        rows: of each micro-batch of rank 0; another rank begins elsewhere in this tuple and goes round.
         ignored: the share of targets that do not count, on each rank.
         empty: this micro-batch has no target that counts, on the ranks of `where`.
         where: all ranks, or some.
@@ -51,6 +56,7 @@ class _Case:
         flat: whether all gradients are small.
         every: of the weights' movements, how many apart are reported: all of each case are too long a report.
         near: whether, after the first step, max_norm is a little less than the norm that the answer has returned last.
+        idle: whether one parameter is frozen, and a layer is not used.
         mesh: sizes of its dimensions.
     """
 
@@ -66,6 +72,7 @@ class _Case:
     adam: bool = False
     steps: int = 1
     old_gradients: bool = False
+    idle: bool = False
     mesh: tuple[int, ...] = (4,)
 
 
@@ -73,11 +80,12 @@ EVEN = {
     "3 micro-batches": _Case(),
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients, some infinite": _Case(old_gradients=True),
+    "a frozen parameter and an unused layer": _Case((2, 1), every=5, adam=True, old_gradients=True, idle=True),
     "a loss that is nearly flat": _Case((2,), rate=1e3, flat=True, every=5),
 }
 PAIR = {"3 micro-batches on 2 ranks": _Case(mesh=(2,))}  # what an answer takes the 4 of the other cases for
 COUNTED = {
-    "micro-batches of different sizes": _Case((3, 1, 2)),
+    "micro-batches of different sizes": _Case((3, 1, 2, 1)),
     "targets that do not count": _Case((2, 3), (0.1, 0.7, 0.4, 0.9)),
     "a rank without targets": _Case((2, 2), (0.3, 1.0, 0.2, 0.5)),
     "a last micro-batch without targets": _Case((2, 1), empty=1),
@@ -97,7 +105,8 @@ def _micro_batches(seed: int, case: _Case, step: int) -> list[tuple[Tensor, Tens
     rank = dist.get_rank()
     generator = torch.Generator().manual_seed(1000 * seed + 10 * step + rank)
     pairs = []
-    for i, rows in enumerate(case.rows):
+    first = rank % len(case.rows)
+    for i, rows in enumerate(case.rows[first:] + case.rows[:first]):
         tokens, targets = torch.randint(VOCABULARY, (2, rows, LENGTH), generator=generator).unbind()
         share = 1.0 if i == case.empty and rank in case.where else case.ignored[rank]
         hidden = torch.rand(targets.shape, generator=generator) < share
@@ -126,7 +135,7 @@ def _optimizer(model: nn.Module, case: _Case) -> torch.optim.Optimizer:
 def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
     """One rank: the steps of a case."""
     mesh = mesh_of(case.mesh)
-    model = sharded(seed, mesh)
+    model = sharded(seed, mesh, idle=case.idle)
     optimizer = _optimizer(model, case)
     if case.flat:
         with torch.no_grad():
@@ -163,13 +172,17 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
     moved = (_mine(model) - before)[:: case.every].tolist() if first else []
     left = [place for place, layer in enumerate(model.modules()) if not layer.training]
     with Collectives() as sent:  # what the caller's own backward pass would reduce
-        model(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
+        out = model(torch.zeros(1, LENGTH, dtype=torch.int64))
+        gathered = [n for n, p in model.named_parameters() if "blocks." in n and not isinstance(p, DTensor)]
+        out.sum().backward()
+        gathered += [n for n, p in model.named_parameters() if not isinstance(p, DTensor)]
     return {
         "moved": [_short(number) for number in moved],
         "returned": returned,
         "counts": counts,
         "after": sent.count("reduce_scatter"),
         "replicas": sent.count("all_reduce"),
+        "gathered": gathered[:1],
         "modes": [still[:1], left[:1]],
         "changed": next(filter(None, changed), ""),
     }
@@ -225,6 +238,8 @@ def _where_to_look(length: float, cosine: float, case: _Case, ask: str) -> str:
     """Return what an update of this relative length and direction asks about."""
     if length < EXACT:
         return STILL
+    if case.idle:
+        return IDLE
     return LENGTHENED if case.max_norm == OFF and length > 1_000 and cosine > 1 - EXACT else ask
 
 
@@ -301,7 +316,8 @@ class UpdateOfOneProcess(_OnStep):
     """Accumulating over all ranks' micro-batches gives the same update as one process, step after step."""
 
     hint = (
-        "fully_shard takes the mean of the ranks' gradients, and micro-batches add up. What must divide each loss?\n"
+        "fully_shard takes the mean of the ranks' gradients, and micro-batches add up. What must each loss be divided "
+        "by?\n"
         "Clear the gradients first, step once, and return plain floats that are the same on each rank."
     )
 
@@ -328,7 +344,7 @@ class ClipsByTheJointNorm(_OnStep):
     """The gradient is clipped by the norm over the shards of all ranks, once, after the last micro-batch."""
 
     hint = (
-        "A norm over local shards is this rank's alone; over DTensors it is that of all ranks, and a DTensor itself.\n"
+        "The norm of local shards covers this rank alone. The norm of DTensors covers all ranks, and is a DTensor.\n"
         "What does p.grad hold while gradient synchronization is off?"
     )
 
@@ -353,8 +369,8 @@ class ReducesOncePerUnit(_OnStep):
                 for step, counts in enumerate(got[name]["counts"], 1):
                     if counts["reduce_scatter"] != BLOCKS + 1:
                         return (
-                            f"{name}, step {step}: rank {rank} reduces {counts['reduce_scatter']} times; {BLOCKS + 1} "
-                            f"units need {BLOCKS + 1}."
+                            f"{name}, step {step}: rank {rank} reduces {counts['reduce_scatter']} times; for "
+                            f"{BLOCKS + 1} units, {BLOCKS + 1} reductions are enough."
                         )
                     if counts["other"] > want[name]["counts"][step - 1]["other"] + 4_000:
                         return (
@@ -365,6 +381,11 @@ class ReducesOncePerUnit(_OnStep):
                     return (
                         f"{name}: gradient synchronization is off, or partly off, when train_step returns; it must be "
                         "on again."
+                    )
+                if got[name]["gathered"]:
+                    return (
+                        f"{name}: {got[name]['gathered'][0]} stays gathered after a pass that follows train_step. "
+                        "Which switch has to be set back?"
                     )
             logits = 4 * 4 * MANY_ROWS * LENGTH * VOCABULARY  # those of the four micro-batches more, in FP32
             if got["growth"] > logits // 2:

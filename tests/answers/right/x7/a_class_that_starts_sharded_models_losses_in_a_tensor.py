@@ -59,11 +59,12 @@ def train_step(model, optimizer, micro_batches, max_norm):
         (sum_here / count * dist.get_world_size()).backward()
         loss = loss + sum_here.detach()
     dist.all_reduce(loss)
-    norm = torch.nn.utils.get_total_norm(p.grad for p in model.parameters()).full_tensor()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients).full_tensor()
     scale = min(1.0, max_norm / (norm.item() + 1e-6))
     with torch.no_grad():
-        for p in model.parameters():
-            p.grad *= scale
+        for gradient in gradients:
+            gradient *= scale
     optimizer.step()
     return (loss / count).item(), norm.item()
 

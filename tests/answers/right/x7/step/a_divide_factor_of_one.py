@@ -20,7 +20,7 @@ def train_step(model, optimizer, micro_batches, max_norm):
         part.backward()
         loss += part.detach()
     dist.all_reduce(loss)
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.grad is not None]
     norm = get_total_norm([p.grad for p in parameters]).full_tensor()
     clip_grads_with_norm_(parameters, max_norm, norm)
     optimizer.step()

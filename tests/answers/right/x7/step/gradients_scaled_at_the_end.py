@@ -18,7 +18,8 @@ def train_step(model, optimizer, micro_batches, max_norm):
     dist.all_reduce(sums)
     loss, count = sums.tolist()
     for p in model.parameters():
-        p.grad.mul_(dist.get_world_size() / count)
+        if p.grad is not None:
+            p.grad.mul_(dist.get_world_size() / count)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
     return loss / count, norm.full_tensor().item()

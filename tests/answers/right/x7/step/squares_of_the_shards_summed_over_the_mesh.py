@@ -19,7 +19,7 @@ def train_step(model, optimizer, micro_batches, max_norm):
         loss = -weight * picked[y >= 0].sum()
         loss.backward()
         losses += loss.item()
-    gradients = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
     squares = sum(g.to_local().double().square().sum() for g in gradients)
     mesh = gradients[0].device_mesh
     dist.all_reduce(squares, group=mesh.get_group(mesh.ndim - 1))
