@@ -234,6 +234,9 @@ def _answer_by_blocks(
     asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
+    if args.link_inside is not None or args.link_outside is not None:
+        inside, outside = (f"{speed / GIGA:,.4g} GB/s" for speed in (cluster.inside, cluster.outside))
+        lines.append(f"  links of a GPU, each way: {inside} in its node, {outside} to other nodes")
     if not result.fits:
         from .layout_remedies import layout_remedies
 
