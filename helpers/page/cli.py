@@ -30,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         page = Page(args.port)
     except OSError as error:
-        raise RecipeError(f"Port {args.port} is not free ({error.strerror}): choose another with --port.") from None
+        raise RecipeError(
+            f"Port {args.port} is not free ({error.strerror}): choose another with --port N, or with "
+            "make planner PLANNER_PORT=N."
+        ) from None
     with page, contextlib.suppress(KeyboardInterrupt):
         print(f"The planner is at {page.address}; Ctrl-C ends it.", flush=True)
         threading.Thread(target=page.warm_up, daemon=True).start()

@@ -234,6 +234,9 @@ def _answer_by_blocks(
     asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
+    if args.link_inside is not None or args.link_outside is not None:
+        inside, outside = (f"{speed / GIGA:,.4g} GB/s" for speed in (cluster.inside, cluster.outside))
+        lines.append(f"  links of a GPU, each way: {inside} in its node, {outside} to other nodes")
     if not result.fits:
         from .layout_remedies import layout_remedies
 
@@ -334,14 +337,14 @@ def _of_export(args: argparse.Namespace) -> dict[str, Any]:
 
 def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell) -> str:
     """Return what is to be printed in place of a plan: the configuration; of one in a file, its job or its verdict."""
-    from .exports import FILES, command, export, wrap
+    from .exports import FILES, command, environment, export, wrap
 
     script = args.export in STYLES
     path = Path(args.out or "train.py")
     if script:
         text = training_script(asked.config, args.export, path.name)
     else:
-        text = export(_layout(asked), args.model, args.export)
+        text = export(_layout(asked), args.model, args.export, _heading_name(cluster))
     if not args.out:
         return text
     job = ""
@@ -351,12 +354,14 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
             raise no_gpus()
         if path.name != FILES[args.export]:
             raise RecipeError(
-                f"The job expects {FILES[args.export]} in its own folder: give --out a path that ends in this name."
+                f"The job starts {FILES[args.export]}, but --out is {args.out}: name the file {FILES[args.export]}, in "
+                "any folder, and start the job in that folder."
             )
         if layout.ranks > cluster.node and layout.ranks % cluster.node:
             raise RecipeError(f"{layout.ranks} GPUs do not fill nodes of {cluster.node}: see --gpus-per-node.")
         node = min(layout.ranks, cluster.node)
-        job = wrap(command(args.export), layout.ranks // node, node, args.wrap, cluster.name)
+        variables = environment(layout, args.export, cluster.gpu)
+        job = wrap(command(args.export), layout.ranks // node, node, args.wrap, cluster.name, variables)
     path.write_text(text, encoding="utf-8", newline="\n")
     if args.wrap:
         return job
@@ -366,6 +371,11 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     except RecipeError as error:  # the file is written all the same
         verdict = [f"It was not planned: {error}"]
     return "".join(f"{line}\n" for line in (f"Wrote {path}.", *filter(None, [start]), *verdict))
+
+
+def _heading_name(cluster: Cluster | None) -> str:
+    """Return the name by which `--from` finds the GPUs again; "" of those that the catalog does not have."""
+    return cluster.gpu.name if cluster and cluster.gpu.name in GPUS else ""
 
 
 def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell) -> list[str]:

@@ -194,15 +194,25 @@ def cluster_of(options: Mapping[str, Any]) -> Cluster | None:
         raise RecipeError(f"There is no cluster {cluster!r}: {', '.join(CLUSTERS)}.")
     if node is not None and node < 1:
         raise RecipeError(f"--gpus-per-node is {node}; a node has at least one GPU.")
-    changes: dict[str, Any] = {} if node is None else {"node": node}
+    changes = ({} if node is None else {"node": node}) | links_of(options)
+    if not (cluster or gpu) or gpu == THIS:
+        if changes:
+            raise no_gpus()
+        return None
+    return replace(find_cluster(cluster or gpu), **changes)
+
+
+def links_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `--link-inside` and `--link-outside` change of a cluster: the bytes/s of its links.
+
+    Raises:
+        RecipeError: a bandwidth is not positive.
+    """
+    changes: dict[str, Any] = {}
     for name in ("inside", "outside"):
         speed = options.get(f"link_{name}")
         if speed is not None:
             if not 0 < speed < math.inf:
                 raise RecipeError(f"--link-{name} is {speed:g} GB/s; it must be more than 0.")
             changes[name] = speed * GIGA
-    if not (cluster or gpu) or gpu == THIS:
-        if changes:
-            raise no_gpus()
-        return None
-    return replace(find_cluster(cluster or gpu), **changes)
+    return changes

@@ -25,6 +25,10 @@ from .whole_run import FAILURES_PER_GPU_DAY, RESTART_SECONDS
 
 RECOMPUTED = ("none", "selective", "full", "every-2", "every-3", "sqrt")
 WRAPS = ("torchrun", "sbatch", "skypilot")
+LINKS = {
+    "--link-inside": "bandwidth from a GPU to the others in its node, each way",
+    "--link-outside": "bandwidth from a GPU to other nodes, each way",
+}
 
 
 class _Group:
@@ -159,10 +163,8 @@ def _add_hardware(group: _Group) -> None:
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
     measured = "rates of your own machine: a table of matmuls, nccl-tests, roofline --json, or runs"
     group.option("--rates", f"{measured} (docs/planner.md)", metavar="FILE")
-    group.option(
-        "--link-inside", "bandwidth from a GPU to the others in its node, each way", type=float, metavar="GB/s"
-    )
-    group.option("--link-outside", "bandwidth from a GPU to other nodes, each way", type=float, metavar="GB/s")
+    for flag, text in LINKS.items():
+        group.option(flag, text, type=float, metavar="GB/s")
 
 
 def _add_answer(group: _Group) -> None:

@@ -36,6 +36,7 @@ import pytest
 from .exports.cases import BASES, DEEPSEEK, GPT_2, LLAMA_2, LLAMA_8B, LLAMA_70B, MIXTURE
 
 MODEL = "llama-3.1-8b"
+GPU = "a100-80gb"
 VALUES = {
     "arch": [LLAMA_8B, LLAMA_70B, LLAMA_2, GPT_2, MIXTURE, MIXTURE, DEEPSEEK],
     "tensor": [1, 2, 4],
@@ -72,7 +73,7 @@ def random_layouts(engine, count, seed=0):
             values.pop("arch", None)
         try:
             layout = replace(BASES[engine], **values)
-            found.append((layout, export(layout, MODEL, engine)))
+            found.append((layout, export(layout, MODEL, engine, GPU)))
         except RecipeError:
             continue
     return found
@@ -104,11 +105,15 @@ def told(text):
     return text.partition("\n")[2]
 
 
-def imported(path, gpus):
+def imported(path):
+    """Return the layout of a file as `--from` reads it: nothing is added to what the file says."""
     found = read_file(str(path))
     assert not found.unknown
     if found.row is not None:
-        return read_line(found.row | {"gpu": "a100", "gpus": gpus}).layout
+        assert not {"gpu", "gpus"} & set(found.assumed)
+        question = read_line(found.row)
+        assert question.cluster.gpu.name == GPU
+        return question.layout
     asked = described(found.options | {"optimizer_impl": "fused"})
     return layout_of(asked.config, arch_of(asked.config.model))
 
@@ -119,14 +124,26 @@ def test_export_then_import_is_the_identity(tmp_path, engine):
     for layout, text in random_layouts(engine, 60):
         path = tmp_path / FILES[engine]
         path.write_text(text, encoding="utf-8")
-        again = imported(path, layout.ranks)
+        again = imported(path)
+        assert again.ranks == layout.ranks
         unlike |= {name for name, value in asdict(layout).items() if value != getattr(BASES[engine], name)}
         if engine == "deepspeed" and layout.precision == "fp32":
             again = replace(again, engine=layout.engine)
         assert plain(again) == plain(layout), text
         padded = replace(layout, arch=replace(layout.arch, vocab=again.arch.vocab))
-        assert told(export(again, MODEL, engine)) == told(export(padded, MODEL, engine))
+        assert told(export(again, MODEL, engine, GPU)) == told(export(padded, MODEL, engine, GPU))
     assert len(unlike) > 5
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron", "megatron-bridge"])
+@pytest.mark.parametrize("gpu", ["h100-80gb", "h100-96gb", "b200-192gb"])
+def test_the_number_and_the_kind_of_gpus_are_read_back(tmp_path, engine, gpu):
+    layout = replace(BASES[engine], tensor=2, shard=32)
+    path = tmp_path / FILES[engine]
+    path.write_text(export(layout, MODEL, engine, gpu), encoding="utf-8")
+    question = read_line(read_file(str(path)).row)
+    assert question.cluster.gpu.name == gpu
+    assert question.layout.ranks == 64
 
 
 # -- forms

@@ -136,6 +136,12 @@ def test_slow_links_make_long_steps_and_nodes_have_a_size(plan):
     assert slow["peak_allocated_bytes"] == usual["peak_allocated_bytes"]
 
 
+def test_the_answer_states_links_that_are_given(plan):
+    given = plan("--gpus", "8", "--zero-stage", "3", *QUICK, "--link-outside", "12.5")[1]
+    assert "links of a GPU, each way: 450 GB/s in its node, 12.5 GB/s to other nodes" in given
+    assert "links of a GPU" not in plan("--gpus", "8", "--zero-stage", "3", *QUICK)[1]
+
+
 def test_the_words_the_table_of_roles_and_the_timeline(plan, tmp_path):
     picture = tmp_path / "step.svg"
     options = ("--gpus", "4", "--pipeline", "4", *QUICK, "--roles", "--timeline", str(picture))

@@ -5,12 +5,18 @@ https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/parallel
 model's sizes, too, and train on made-up tokens (--mock-data) until a tokenizer and a data set take their place.
 """
 
+from ..catalog.gpus import Gpu
+from ..catalog.rotations import rotation_of
 from ..layout.arch import Arch
 from ..layout.layout import Layout
+from .heading import heading
 from .refusals import never_written, other_habits, refuse
 
 FILE = "planned.args"
-COMMAND = f"pretrain_gpt.py $(cat {FILE})"
+WITHOUT_COMMENTS = f"$(grep -v '^#' {FILE})"
+COMMAND = f"pretrain_gpt.py {WITHOUT_COMMENTS}"
+ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+_BLACKWELL = 10  # the first number of its compute capability
 PRECISIONS = {"fp32": [], "bf16-amp": ["--bf16"], "fp16-amp": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
 
 ATTENTIONS = {
@@ -22,15 +28,55 @@ ATTENTIONS = {
 }
 
 
-def text(layout: Layout, model: str) -> str:
-    """Return the arguments, one a line.
+def text(layout: Layout, model: str, gpu: str) -> str:
+    """Return the arguments, one a line, after comments that the command leaves out.
 
     Raises:
         RecipeError: Megatron cannot express a part of the layout.
     """
     refuse(refusals(layout, "Megatron"))
-    lines = [*_model(layout.arch, layout.seq), *_layout(layout), *_memory(layout), *_run(layout)]
+    head = [
+        heading(layout, model, gpu),
+        f"Run on every node: torchrun ... {COMMAND}",
+        *connections(layout),
+        *unknown_rotation(layout.arch, model),
+        "Placeholders to replace: --lr and --train-iters are not planned, and --mock-data and --tokenizer-type "
+        "NullTokenizer train on made-up tokens (yours: --data-path, --tokenizer-type, --tokenizer-model).",
+    ]
+    sizes = [*_model(layout.arch, layout.seq), *_rotation(layout.arch, model)]
+    lines = [*(f"# {line}" for line in head), *sizes, *_layout(layout), *_memory(layout), *_run(layout)]
     return "\n".join(lines) + "\n"
+
+
+def environment(layout: Layout, gpu: Gpu) -> dict[str, str]:
+    """Return the variables without which Megatron-LM does not start: `validate_args` in its arguments.py asserts one.
+
+    Before Blackwell, tensor and context ranks need kernels to start in the order in which they were launched.
+    """
+    older = (gpu.capability or (0, 0))[0] < _BLACKWELL
+    return dict(ONE_CONNECTION) if older and (layout.tensor > 1 or layout.context > 1) else {}
+
+
+def connections(layout: Layout) -> list[str]:
+    """Return a comment about the variable that tensor and context ranks need, or none."""
+    if layout.tensor == layout.context == 1:
+        return []
+    return ["On GPUs before Blackwell, set CUDA_DEVICE_MAX_CONNECTIONS=1: tensor and context ranks require it."]
+
+
+def unknown_rotation(arch: Arch, model: str) -> list[str]:
+    """Return a comment about rotations whose base is not known, or none."""
+    if arch.positions or rotation_of(model):
+        return []
+    return ["The base and the scaling of this model's rotary embeddings are not known here: Megatron's defaults apply."]
+
+
+def _rotation(arch: Arch, model: str) -> list[str]:
+    rotation = None if arch.positions else rotation_of(model)
+    if rotation is None:
+        return []
+    scaled = ["--use-rope-scaling", f"--rope-scaling-factor {rotation.factor:g}"] if rotation.factor else []
+    return [f"--rotary-base {rotation.base}", *scaled]
 
 
 def refusals(layout: Layout, engine: str) -> list[tuple[bool, str]]:
@@ -39,7 +85,7 @@ def refusals(layout: Layout, engine: str) -> list[tuple[bool, str]]:
         other_habits(layout, engine, ("megatron",)),
         (
             layout.pipeline > 1 and layout.schedule in ("gpipe", "zero-bubble"),
-            f"{engine} does not have the schedule {layout.schedule}: use 1f1b or interleaved.",
+            f"{engine} has no {layout.schedule} schedule: use 1f1b or interleaved.",
         ),
         (
             layout.zero in ("zero2", "zero3"),

@@ -4,13 +4,15 @@ Overrides are described at https://docs.nvidia.com/nemo/megatron-bridge/latest/r
 of Megatron Bridge 0.6. They stand on the plain GPT recipe, which is made for this, and state the model's sizes, too.
 """
 
+from ..catalog.rotations import rotation_of
 from ..layout.arch import Arch
 from ..layout.layout import Layout
-from .megatron import refusals, uneven_stages
+from .heading import heading
+from .megatron import connections, refusals, uneven_stages, unknown_rotation
 from .refusals import graphs, refuse
 
 FILE = "planned.overrides"
-COMMAND = f"scripts/training/run_recipe.py --recipe vanilla_gpt_pretrain_config $(cat {FILE})"
+COMMAND = f"scripts/training/run_recipe.py --recipe vanilla_gpt_pretrain_config $(grep -v '^#' {FILE})"
 Fields = dict[str, bool | float | str | list[int]]
 PRECISIONS = {
     "fp32": "null",
@@ -20,21 +22,33 @@ PRECISIONS = {
 }
 
 
-def text(layout: Layout, model: str) -> str:
-    """Return the overrides, one a line.
+def text(layout: Layout, model: str, gpu: str) -> str:
+    """Return the overrides, one a line, after comments that the command leaves out.
 
     Raises:
         RecipeError: Megatron Bridge cannot express a part of the layout.
     """
-    latent = (bool(layout.arch.kv_lora), "The plain recipe does not support latent attention: use export megatron.")
+    latent = (bool(layout.arch.kv_lora), "The plain recipe does not support latent attention: use --export megatron.")
     eager = (
         layout.attention == "eager",
-        "An override cannot choose Megatron's eager attention: use attention fused, or export megatron.",
+        "An override cannot choose Megatron's eager attention: use attention fused, or --export megatron.",
     )
-    overlap = (layout.tensor_overlap, "The plain recipe has no tensor_overlap: use export megatron.")
+    overlap = (layout.tensor_overlap, "The plain recipe has no tensor_overlap: use --export megatron.")
     refuse([*refusals(layout, "Megatron Bridge"), latent, eager, overlap, graphs(layout)])
     fields = _model(layout.arch) | _layout(layout) | _memory(layout) | _batch(layout)
-    return "".join(f"{name}={_plain(value)}\n" for name, value in fields.items())
+    rotation = None if layout.arch.positions else rotation_of(model)
+    if rotation:
+        fields["model.rotary_base"] = rotation.base
+    head = [
+        heading(layout, model, gpu),
+        f"Run on every node: torchrun ... {COMMAND}",
+        *connections(layout),
+        *unknown_rotation(layout.arch, model),
+        *(["Not set here: the scaling of the model's rotary embeddings."] if rotation and rotation.factor else []),
+        "The plan does not set the data, the tokenizer, the learning rate or the number of steps: the recipe's apply.",
+    ]
+    lines = [*(f"# {line}" for line in head), *(f"{name}={_plain(value)}" for name, value in fields.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _plain(value: bool | float | str | list[int]) -> str:

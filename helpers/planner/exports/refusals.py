@@ -24,7 +24,7 @@ def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[b
     """
     return (
         layout.engine not in known,
-        f"This layout was planned for the engine {layout.engine}; to export it to {engine}, plan it with engine "
+        f"This layout was planned for --engine {layout.engine}; to export it to {engine}, plan it with --engine "
         f"{' or '.join(known)}.",
     )
 

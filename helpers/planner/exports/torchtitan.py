@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..layout.layout import Layout
+from .heading import heading
 from .refusals import graphs, never_written, other_habits, refuse
 from .torchtitan_models import Flavor, flavor_of, is_llama
 
@@ -25,7 +26,7 @@ POLICIES = {"none": "", "selective": "SelectiveAC", "full": "FullAC"}
 _BASE = Flavor("llama3", "8B", "llama3_8b", "Llama-3.1-8B")
 
 
-def text(layout: Layout, model: str) -> str:
+def text(layout: Layout, model: str, gpu: str) -> str:
     """Return the Python module.
 
     Raises:
@@ -36,7 +37,7 @@ def text(layout: Layout, model: str) -> str:
     whole = layout.micro_batches if layout.pipeline > 1 else 1  # a pipeline takes all micro-batches of a step at once
     shard, replicate = _data(layout)
     return _template().render(
-        model=model,
+        heading=heading(layout, model, gpu),
         layout=layout,
         arch=layout.arch,
         command=COMMAND,

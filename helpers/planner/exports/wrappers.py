@@ -7,6 +7,7 @@ https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 
 import json
 import re
+from collections.abc import Mapping
 
 from ..catalog.clusters import find_cluster
 from ..catalog.gpus import GPUS
@@ -18,7 +19,9 @@ PORT = 29500
 ACCELERATORS = {gpu.name: gpu.skypilot for gpu in GPUS.values() if gpu.skypilot}
 
 
-def wrap(command: str, nodes: int, gpus_per_node: int, how: str, name: str) -> str:
+def wrap(
+    command: str, nodes: int, gpus_per_node: int, how: str, name: str, environment: Mapping[str, str] | None = None
+) -> str:
     """Return what starts `command` on every GPU of the nodes.
 
     Args:
@@ -26,6 +29,7 @@ def wrap(command: str, nodes: int, gpus_per_node: int, how: str, name: str) -> s
         how: "torchrun": the command for each node, which finds HEAD_NODE in its environment if there are several;
             "sbatch": a batch script; "skypilot": a task in YAML.
         name: of the cluster, or its GPU, as the catalog has it: SkyPilot looks for such GPUs, and the job bears it.
+        environment: variables that each process needs, as `exports.environment` has them.
 
     Raises:
         RecipeError: counts below one, or a name that is unknown.
@@ -36,10 +40,11 @@ def wrap(command: str, nodes: int, gpus_per_node: int, how: str, name: str) -> s
         raise RecipeError(f"{nodes} nodes of {gpus_per_node} GPUs: both must be at least 1.")
     if not command.strip() or "\n" in command:
         raise RecipeError("The command to start is one line: a program and its arguments.")
+    assigned = [f"{variable}={value}" for variable, value in (environment or {}).items()]
     if how == "torchrun":
-        return _torchrun(command, nodes, gpus_per_node, "$HEAD_NODE") + "\n"
+        return " ".join([*assigned, _torchrun(command, nodes, gpus_per_node, "$HEAD_NODE")]) + "\n"
     make = _sbatch if how == "sbatch" else _skypilot
-    return make(command, nodes, gpus_per_node, name)
+    return make(command, nodes, gpus_per_node, name, [f"export {each}" for each in assigned])
 
 
 def _torchrun(command: str, nodes: int, gpus: int, head: str) -> str:
@@ -54,7 +59,7 @@ def _job(name: str) -> str:
     return "planned-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _sbatch(command: str, nodes: int, gpus: int, name: str) -> str:
+def _sbatch(command: str, nodes: int, gpus: int, name: str, exported: list[str]) -> str:
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={_job(name)}",
@@ -67,12 +72,13 @@ def _sbatch(command: str, nodes: int, gpus: int, name: str) -> str:
         'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "JOB=$SLURM_JOB_ID",
         "export HEAD_NODE JOB",
+        *exported,
         f"srun --kill-on-bad-exit=1 {_torchrun(command, nodes, gpus, '$HEAD_NODE')}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _skypilot(command: str, nodes: int, gpus: int, name: str) -> str:
+def _skypilot(command: str, nodes: int, gpus: int, name: str, exported: list[str]) -> str:
     gpu = find_cluster(name).gpu.name
     if gpu not in ACCELERATORS:
         raise RecipeError(f"SkyPilot offers no {gpu}; choose one of {', '.join(ACCELERATORS)}.")
@@ -86,6 +92,7 @@ def _skypilot(command: str, nodes: int, gpus: int, name: str) -> str:
         '  HEAD_NODE=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)',
         "  JOB=$SKYPILOT_TASK_ID",
         "  export HEAD_NODE JOB",
+        *(f"  {line}" for line in exported),
         f"  {_torchrun(command, nodes, gpus, '$HEAD_NODE')}",
     ]
     return "\n".join(lines) + "\n"

@@ -32,7 +32,8 @@ _QUIET_WORDS = """
     lr-* ckpt-* data-* exit-* num-workers seed train-samples distributed-timeout-minutes no-load-* no-save-* wgrad-*
     use-checkpoint-* dist-ckpt-* rerun-mode no-mmap-bin-files auto-detect-ckpt-format max-position-embeddings
     moe-router-dtype moe-permute-fusion empty-unused-memory-level tiktoken-*
-    use-mcore-models tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
+    use-mcore-models use-rope-scaling rope-scaling-factor
+    tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
     transformer-impl use-flash-attn override-opt-param-scheduler override-opt_param-scheduler error-injection-* use-mup
     mup-*
 """

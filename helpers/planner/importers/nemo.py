@@ -64,8 +64,8 @@ _QUIET_WORDS = """
 QUIET_WORDS = tuple(_QUIET_WORDS.split())
 
 
-def read_nemo(given: dict[str, Any], form: str) -> Imported:
-    """Return the run of a NeMo YAML, or of a Megatron Bridge configuration.
+def read_nemo(given: dict[str, Any], form: str, gpus: int = 0, gpu: str = "") -> Imported:
+    """Return the run of a NeMo YAML, or of a Megatron Bridge configuration, on these GPUs unless it names others.
 
     Raises:
         RecipeError: sizes are missing.
@@ -85,8 +85,8 @@ def read_nemo(given: dict[str, Any], form: str) -> Imported:
     arguments |= {argument: "true" for name, argument in _FLAGS.items() if said.flag(name)}
     arguments |= _spelled(said) | _mixed_blocks(said)
     arguments["moe-token-dispatcher-type"] = "alltoall"  # of its recipes
-    gpus = said.number("trainer.num_nodes", default=1) * said.number("trainer.devices", default=0)
-    row, unknown = row_of(arguments, gpus or _least(arguments), "")
+    gpus = said.number("trainer.num_nodes", default=1) * said.number("trainer.devices", default=0) or gpus
+    row, unknown = row_of(arguments, gpus or _least(arguments), gpu)
     row["framework"] = "nemo"
     assumed = {} if gpus else {"gpus": row["gpus"]}
     return Imported(form, row, None, sorted({*said.unknown(QUIET_WORDS), *unknown} - set(QUIET)), assumed)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RecipeError
+from ..exports.heading import headed
 from . import hugging_face, nemo, torchtitan
 from .automodel import is_automodel, read_automodel
 from .litgpt import is_litgpt, read_litgpt
@@ -53,17 +54,18 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
         given = resolved(_parsed(text, _load_yaml, "YAML"))
         return read_torchtune(given, text) if is_torchtune(given) else _by_keys(given, folder)
     if suffix == ".py":
-        return torchtitan.read_module(text)
+        return torchtitan.read_module(text, headed(text)[1])
     overrides = dict(re.findall(r"^\s*([\w.]+)=(\S+)\s*$", text, re.MULTILINE))
     if "model.num_layers" in overrides:
-        return nemo.read_nemo(_nested(overrides), "Megatron Bridge's overrides")
+        return nemo.read_nemo(_nested(overrides), "Megatron Bridge's overrides", *headed(text))
     arguments = arguments_of(text)
     trainer = trainer_of(text)
     if trainer:
         return read_megatron_swift(text) if trainer == "megatron" else read_swift(text, folder)
     if "--num-layers" in arguments:
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
-        return read_arguments(arguments, gpus_of(text), form)
+        gpus, gpu = headed(text)
+        return read_arguments(arguments, gpus_of(text) or gpus, form, gpu)
     if "--per_device_train_batch_size" in arguments:
         gpus = gpus_of(text)
         given = {name.lstrip("-"): value for name, value in arguments.items()} | ({"world_size": gpus} if gpus else {})
@@ -133,7 +135,7 @@ def _is_trl(given: Mapping[str, Any]) -> bool:
     return "model_name_or_path" in given and bool({"dataset_name", "datasets"} & {*given}) and "model" not in given
 
 
-def read_arguments(given: Mapping[str, Any], gpus: int, form: str) -> Imported:
+def read_arguments(given: Mapping[str, Any], gpus: int, form: str, gpu: str = "") -> Imported:
     """Return the run of Megatron-LM's arguments; where nobody says, as few nodes of eight GPUs as its ranks need."""
     names = ("tensor", "pipeline")
     sizes = [given.get(f"--{name}-model-parallel-size", 1) for name in names] + [
@@ -142,7 +144,7 @@ def read_arguments(given: Mapping[str, Any], gpus: int, form: str) -> Imported:
     ranks = 1
     for size in sizes:
         ranks *= int(size) if str(size).isdecimal() else 1
-    row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, "")
+    row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, gpu)
     return Imported(form, row, None, unknown, {} if gpus else {"gpus": row["gpus"]})
 
 

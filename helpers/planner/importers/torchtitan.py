@@ -200,8 +200,8 @@ def _plain(arch: Arch) -> dict[str, Any]:
 # -- the exported module
 
 
-def read_module(text: str) -> Imported:
-    """Return the run of a Python module as `--export torchtitan` writes it.
+def read_module(text: str, gpu: str = "") -> Imported:
+    """Return the run of a Python module as `--export torchtitan` writes it, on GPUs of this name if there is one.
 
     Raises:
         RecipeError: it is not one.
@@ -232,7 +232,7 @@ def read_module(text: str) -> Imported:
         "compile": calls["CompileConfig"]["enable"],
         "attention": "fused",
     }
-    return Imported("a torchtitan module", row)
+    return Imported("a torchtitan module", row | ({"gpu": gpu} if gpu else {}))
 
 
 def _value(node: ast.expr) -> Any:

@@ -343,7 +343,7 @@ def _cluster(read: _Reader, habits: Habits) -> Cluster:
     known = next((cluster for parts, cluster in _GPUS if f"{'-'.join(words)}-".startswith(f"{parts}-")), None)
     if words[:1] == ["h100"] and {"pcie", "nvl"} & set(words):  # other chips than the SXM's
         known = None
-    if known == "dgx-h100" and habits.slow_h100:
+    if known == "dgx-h100" and habits.slow_h100 and not {"80", "80gb"} & set(words):  # it says which
         known = read.assumed["gpu"] = "h100-96gb"
     cluster = find_cluster(known or name, None if node is None else _whole(node, "gpus_per_node"))
     if node is None:

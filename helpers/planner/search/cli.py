@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.program import program
@@ -12,7 +13,9 @@ from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
 from ..catalog.configs import CONFIGS
 from ..catalog.models import read_config
 from ..config import PRECISIONS, RecipeError
+from ..described import links_of
 from ..named import options_named
+from ..options import LINKS
 from .question import OBJECTIVES, SEQ, Question, parse_count
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -32,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu", default="h100", metavar="NAME", help=f"a GPU, or a cluster: {', '.join(CLUSTERS)} (default h100)"
     )
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs in a node (default: the cluster's)")
+    for flag, text in LINKS.items():
+        parser.add_argument(flag, type=float, metavar="GB/s", help=text)
     parser.add_argument(
         "--tokens-per-batch",
         metavar="N",
@@ -59,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if lacking:
         named = " and ".join([", ".join(lacking[:-1])] * bool(lacking[:-1]) + lacking[-1:])
         raise RecipeError(f"{named} {'is' if len(lacking) == 1 else 'are'} missing.")
-    tokens, cluster = parse_count(args.tokens_per_batch), cluster_of(args.gpu, args.gpus_per_node)
+    tokens, links = parse_count(args.tokens_per_batch), links_of(vars(args))
+    cluster = replace(cluster_of(args.gpu, args.gpus_per_node), **links)
     seq = seq_of(args.model, args.seq)
     with options_named(add_arguments), _bar() as tell:
         tell("importing PyTorch", 0, 0)
@@ -70,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
         question = Question(arch_of(args.model), cluster, args.gpus, tokens, seq, args.objective, args.precision)
         result = answer(question, min(MOST_PROCESSES, os.cpu_count() or 1), tell)
-    print(words(question, result, Asked(args.model, args.gpu, args.gpus_per_node), program()))
+    asked = Asked(args.model, args.gpu, args.gpus_per_node, args.link_inside, args.link_outside)
+    print(words(question, result, asked, program()))
     return 0
 
 

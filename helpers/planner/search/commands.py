@@ -28,11 +28,14 @@ class Asked:
         model: a name of the catalog, or the path of a config.
         gpu: a GPU or a cluster, as `layout --gpu` takes it.
         gpus_per_node: GPUs in a node; None where the catalog's number holds.
+        link_inside, link_outside: GB/s of a GPU's links; None where the catalog's hold.
     """
 
     model: str
     gpu: str
     gpus_per_node: int | None = None
+    link_inside: float | None = None
+    link_outside: float | None = None
 
 
 def plan_options(layout: Layout, asked: Asked) -> list[str]:
@@ -40,6 +43,8 @@ def plan_options(layout: Layout, asked: Asked) -> list[str]:
     words = ["--model", asked.model, "--cluster" if asked.gpu.lower() in CLUSTERS else "--gpu", asked.gpu]
     if asked.gpus_per_node is not None:
         words += ["--gpus-per-node", str(asked.gpus_per_node)]
+    for option, speed in (("--link-inside", asked.link_inside), ("--link-outside", asked.link_outside)):
+        words += [] if speed is None else [option, f"{speed:g}"]
     words += ["--engine", layout.engine, "--precision", layout.precision, "--seq", str(layout.seq)]
     for option, name, plain in _SIZES:
         size = getattr(layout, name)

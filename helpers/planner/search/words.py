@@ -5,6 +5,7 @@ from itertools import takewhile
 
 from ...core.table import text_table
 from ...core.units import GiB
+from ..grades import FITS, TIGHT
 from .commands import Asked, plan_command
 from .found import Found, ties_with
 from .kept import Answer
@@ -34,7 +35,7 @@ def words(question: Question, answer: Answer, asked: Asked, program: str) -> str
     for number, found in enumerate(answer.best, 1):
         rows.append(
             (
-                f"{number:>2}  {name(found.layout)}",
+                f"{number:>2}  {name(found.layout)}{' *' * _needs_a_fork(found)}",
                 f"{found.nbytes / GiB:.1f}",
                 found.grade(cluster.gpu.room),
                 f"{found.seconds:.4g}",
@@ -43,7 +44,8 @@ def words(question: Question, answer: Answer, asked: Asked, program: str) -> str
                 f"{found.gpu_hours:,.0f}",
             )
         )
-    lines += [text_table(rows), *filter(None, [ties(answer.best, question.objective), forks(answer.best)])]
+    notes = [ties(answer.best, question.objective), tight(answer.best, cluster.gpu.room), forks(answer.best)]
+    lines += [text_table(rows), *filter(None, notes)]
     return "\n".join([*lines, *others(answer), *commands(answer.best, asked, program)])
 
 
@@ -63,8 +65,22 @@ def commands(best: Sequence[Found], asked: Asked, program: str) -> list[str]:
     engines = dict.fromkeys(found.layout.engine for found in best)
     added = " or ".join(f"--export {engine}" for engine in engines)
     each = ", whichever its --engine is," if len(engines) > 1 else ""
+    but = " (not of rows marked *)" if any(map(_needs_a_fork, best)) else ""
     lines = [f"{number:>2}  {plan_command(found.layout, asked, program)}" for number, found in enumerate(best, 1)]
-    return ["", f"These commands plan the rows in detail. With {added}{each} they print a row's settings:", *lines]
+    return ["", f"These commands plan the rows in detail. With {added}{each} they print a row's settings{but}:", *lines]
+
+
+def tight(best: Sequence[Found], room: int) -> str:
+    """Say what "tight" means, and which row is the first that fits; "" where no row is tight."""
+    grades = [found.grade(room) for found in best]
+    if TIGHT not in grades:
+        return ""
+    first = f"Row {grades.index(FITS) + 1} is the first that fits." if FITS in grades else "No row fits with certainty."
+    return f"tight: what is allocated fits, but what the allocator reserves may not, so the run may fail. {first}"
+
+
+def _needs_a_fork(found: Found) -> bool:
+    return found.layout.engine == "megatron" and found.layout.schedule == "zero-bubble"
 
 
 def forks(best: Sequence[Found]) -> str:
@@ -72,15 +88,11 @@ def forks(best: Sequence[Found]) -> str:
 
     Megatron-LM's schedules are 1F1B and interleaved 1F1B; the authors of zero bubble (arXiv 2401.10241) have a fork.
     """
-    numbers = [
-        str(number)
-        for number, found in enumerate(best, 1)
-        if found.layout.engine == "megatron" and found.layout.schedule == "zero-bubble"
-    ]
+    numbers = [str(number) for number, found in enumerate(best, 1) if _needs_a_fork(found)]
     if not numbers:
         return ""
     return (
-        f"Megatron-LM itself has no zero-bubble schedule. Row{'s' * (len(numbers) > 1)} {', '.join(numbers)}: use a "
+        f"* Megatron-LM itself has no zero-bubble schedule. Row{'s' * (len(numbers) > 1)} {', '.join(numbers)}: use a "
         "fork that has it, or the best row with another schedule."
     )
 

@@ -13,7 +13,8 @@ import torch
 from megatron.training.arguments import parse_args, validate_args
 
 os.environ |= {"WORLD_SIZE": sys.argv[1], "RANK": "0", "LOCAL_RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-sys.argv = ["pretrain_gpt.py", *Path("planned.args").read_text(encoding="utf-8").split()]
+lines = Path("planned.args").read_text(encoding="utf-8").splitlines()
+sys.argv = ["pretrain_gpt.py", *(word for line in lines if not line.startswith("#") for word in line.split())]
 torch.cuda.get_device_capability = lambda *device: (9, 0)  # it asks which GPU; there is none
 torch.cuda.get_device_properties = lambda *device: SimpleNamespace(major=9, minor=0)
 args = parse_args()

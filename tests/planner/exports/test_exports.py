@@ -52,7 +52,7 @@ CHANGES = {
 OF_ROWS = {"dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
 OF_ROWS |= {"data_overlap", "own_modules", "narrow_gradients", "loss", "deferred_logits", "micro_batch_group"}
 OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks", "dispatcher", "expert_tensor", "grouped_experts"}
-OF_ROWS |= {"large_workspace", "head_dummy", "buffer_passes", "stage_sizes", "softmax_fusion"}
+OF_ROWS |= {"large_workspace", "head_dummy", "buffer_passes", "stage_sizes", "softmax_fusion", "four_bits"}
 SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike
 
 
@@ -85,7 +85,7 @@ def test_each_engine_expresses_its_base(engine):
     assert refusal is None
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
-    assert MODEL in text or engine.startswith("megatron") or engine == "torchrun"
+    assert MODEL in text or engine == "torchrun"
 
 
 @pytest.mark.parametrize("engine", EXPORTS)
@@ -111,8 +111,9 @@ def test_a_changed_field_shows_or_is_refused(engine, field):
 
 
 def told(text: str, engine: str) -> str:
-    """Return what the engine is told: a program without its first line, which sums up the layout in words."""
-    return text.partition("\n")[2] if FILES[engine].endswith(".py") else text
+    """Return what the engine is told: a program without its first line, arguments without their comments."""
+    lines = text.splitlines()[1:] if FILES[engine].endswith(".py") else text.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("# "))
 
 
 def assert_one_clear_line(message: str | None) -> None:
@@ -136,17 +137,17 @@ def assert_one_clear_line(message: str | None) -> None:
         ("torchtitan", {"arch": replace(LLAMA_2, tied=True), "pipeline": 2}, "cannot tie weights"),
         ("torchtitan", {"zero": "none", "reshard_after_forward": False}, "needs zero3"),
         ("torchtitan", {"attention": "eager"}, "attention is fused"),
-        ("torchtitan", MEGATRON, "planned for the engine megatron"),
-        ("megatron", {"pipeline": 2, "schedule": "gpipe"}, "does not have the schedule gpipe"),
-        ("megatron", {"pipeline": 2, "schedule": "zero-bubble"}, "does not have the schedule zero-bubble"),
+        ("torchtitan", MEGATRON, "planned for --engine megatron;"),
+        ("megatron", {"pipeline": 2, "schedule": "gpipe"}, "has no gpipe schedule"),
+        ("megatron", {"pipeline": 2, "schedule": "zero-bubble"}, "has no zero-bubble schedule"),
         ("megatron", {"zero": "zero2"}, "Megatron-FSDP"),
         ("megatron", {"precision": "bf16"}, "bf16-amp instead of bf16"),
         ("megatron", {"compile": False}, "always fuses"),
         ("megatron", {"recompute": "full", "recompute_every": 2}, "not one in 2"),
         ("megatron", {"reshard_after_forward": False}, "needs zero3"),
-        ("megatron", {"engine": "torchtitan"}, "plan it with engine megatron"),
+        ("megatron", {"engine": "torchtitan"}, "plan it with --engine megatron"),
         ("megatron-bridge", {"arch": DEEPSEEK}, "does not support latent attention"),
-        ("megatron-bridge", {"attention": "eager"}, "export megatron"),
+        ("megatron-bridge", {"attention": "eager"}, "use attention fused, or --export megatron"),
         ("deepspeed", {"tensor": 2, "pipeline": 2}, "not tensor 2, pipeline 2"),
         ("deepspeed", {"context": 2}, "not context 2"),
         ("deepspeed", {"arch": MIXTURE, "expert": 4}, "not expert 4"),
@@ -166,7 +167,7 @@ def assert_one_clear_line(message: str | None) -> None:
         ("torchrun", {"arch": LLAMA_2}, "differ in size"),
         ("torchrun", {"arch": MIXTURE}, "mixture of experts"),
         ("torchrun", {"zero": "none", "reshard_after_forward": False}, "needs zero3"),
-        ("torchrun", MEGATRON, "planned for the engine megatron"),
+        ("torchrun", MEGATRON, "planned for --engine megatron;"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(engine, values, complaint):
@@ -239,7 +240,7 @@ def test_replicas_without_sharding_are_replicas():
 
 
 def flags(text: str) -> dict[str, str]:
-    words = [line.partition(" ") for line in text.splitlines()]
+    words = [line.partition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {flag: value for flag, _, value in words}
 
 
@@ -279,6 +280,46 @@ def test_stages_of_unequal_length_are_spelt_out():
     assert "model.pipeline_model_parallel_layout='Et*11|t*11|t*10L'" in bridge
 
 
+@pytest.mark.parametrize(
+    ("model", "base", "factor"),
+    [
+        ("llama-3.1-8b", "500000", "8"),
+        ("llama-3.2-1b", "500000", "32"),
+        ("llama-3-8b", "500000", None),
+        ("llama-2-7b", "10000", None),
+        ("mixtral-8x7b", "1000000", None),
+    ],
+)
+def test_megatron_is_told_the_rotations(model, base, factor):
+    told = flags(export(BASES["megatron"], model, "megatron"))
+    assert told["--rotary-base"] == base
+    assert ("--use-rope-scaling" in told) == (factor is not None)
+    assert told.get("--rope-scaling-factor") == factor
+    assert f"model.rotary_base={base}\n" in export(BASES["megatron-bridge"], model, "megatron-bridge")
+
+
+def test_rotations_come_from_a_config_or_are_said_to_be_unknown(tmp_path):
+    sizes = {"model_type": "llama", "rope_theta": 250000.0}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(sizes | {"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}))
+    told = flags(export(BASES["megatron"], str(path), "megatron"))
+    assert (told["--rotary-base"], told["--rope-scaling-factor"]) == ("250000", "4")
+    path.write_text(json.dumps(sizes | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}))
+    text = export(BASES["megatron"], str(path), "megatron")
+    assert "--rotary-base" not in text
+    assert "rotary embeddings are not known here" in text
+    assert "rotary" not in export(replace(BASES["megatron"], arch=GPT_2, seq=1024), "gpt2", "megatron")
+
+
+def test_megatrons_comments_name_what_to_replace_and_what_to_set():
+    comments = [line for line in export(BASES["megatron"], MODEL, "megatron").splitlines() if line.startswith("#")]
+    assert any(all(flag in line for flag in ("--lr", "--train-iters", "--mock-data")) for line in comments)
+    assert not any("CUDA_DEVICE_MAX_CONNECTIONS" in line for line in comments)
+    for ranks in ({"tensor": 2}, {"context": 2}):
+        for engine in ("megatron", "megatron-bridge"):
+            assert "set CUDA_DEVICE_MAX_CONNECTIONS=1" in export(replace(BASES[engine], **ranks), MODEL, engine)
+
+
 def test_experts_and_latent_attention_are_told():
     told = flags(export(Layout(DEEPSEEK, shard=8, expert=8, **MEGATRON), "deepseek", "megatron"))
     assert told["--expert-model-parallel-size"] == "8"
@@ -289,7 +330,8 @@ def test_experts_and_latent_attention_are_told():
 
 def test_the_bridge_is_told_the_same():
     layout = Layout(MIXTURE, shard=4, tensor=2, expert=8, seq=2048, micro_batches=2, **MEGATRON)
-    told = dict(line.split("=", 1) for line in export(layout, "qwen", "megatron-bridge").splitlines())
+    text = export(layout, "qwen", "megatron-bridge")
+    told = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
     assert told["model.tensor_model_parallel_size"] == "2"
     assert told["model.sequence_parallel"] == "true"
     assert told["model.expert_model_parallel_size"] == "8"

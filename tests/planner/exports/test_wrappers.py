@@ -3,15 +3,18 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from helpers.planner.catalog.gpus import GPUS
 from helpers.planner.config import RecipeError
-from helpers.planner.exports import EXPORTS, WRAPPERS, command, wrap
+from helpers.planner.exports import EXPORTS, WRAPPERS, command, environment, wrap
 from helpers.planner.exports.wrappers import ACCELERATORS
 
 import pytest
 import yaml
+
+from .cases import BASES
 
 
 @pytest.mark.parametrize("nodes", [1, 8])
@@ -61,6 +64,32 @@ def test_what_cannot_be_is_refused(change, complaint):
     values = {"command": "train.py", "nodes": 2, "gpus_per_node": 8, "how": "sbatch", "name": "dgx-h100"} | change
     with pytest.raises(RecipeError, match=complaint):
         wrap(**values)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "needed"),
+    [
+        ("h100-80gb", {"tensor": 2}, True),
+        ("h100-80gb", {"context": 2}, True),
+        ("h100-80gb", {"pipeline": 2}, False),
+        ("a100-80gb", {"tensor": 2}, True),
+        ("b200-192gb", {"tensor": 2, "context": 2}, False),
+    ],
+)
+@pytest.mark.parametrize("how", WRAPPERS)
+def test_megatron_gets_one_connection_where_it_asserts_it(gpu, ranks, needed, how):
+    layout = replace(BASES["megatron"], **ranks)
+    assert environment(replace(BASES["torchtitan"], tensor=2), "torchtitan", GPUS[gpu]) == {}
+    for engine in ("megatron", "megatron-bridge"):
+        text = wrap(command(engine), 2, 8, how, gpu, environment(layout, engine, GPUS[gpu]))
+        assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in text.partition("torchrun --")[0]) == needed
+
+
+def test_the_command_leaves_comments_out(tmp_path):
+    (tmp_path / "planned.args").write_text("# a comment\n--lr 3e-4\n--bf16\n")
+    words = ["bash", "-c", f"echo {command('megatron')}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pretrain_gpt.py", "--lr", "3e-4", "--bf16"]
 
 
 def test_accelerators_are_gpus_of_the_catalog():

@@ -15,11 +15,12 @@ from helpers.planner.options import add_arguments
 from helpers.planner.search import cli, kept
 from helpers.planner.search.best import BEST, Search
 from helpers.planner.search.commands import Asked, plan_command, plan_options
+from helpers.planner.search.found import Found
 from helpers.planner.search.kept import Answer, answer
 from helpers.planner.search.losers import Loser, losers
 from helpers.planner.search.space import layouts
 from helpers.planner.search.steady import Steady
-from helpers.planner.search.words import forks, others, ties
+from helpers.planner.search.words import forks, others, ties, tight, words
 
 import pytest
 
@@ -47,6 +48,49 @@ def test_rows_that_need_a_fork_of_their_engine_are_named():
     only = Found(engine="megatron", schedule="zero-bubble")
     assert "no zero-bubble schedule. Row 3: use" in forks([*plain, only])
     assert "Rows 1, 2: use" in forks([only, only, *plain])
+    assert forks([only]).startswith("* ")
+
+
+def test_rows_that_need_a_fork_are_marked_and_are_not_offered_for_export():
+    def found(schedule):
+        layout = Layout(DENSE, pipeline=2, micro_batches=2, seq=256, engine="megatron", zero="zero1", schedule=schedule)
+        return Found(layout, 1.0, 0.9, 1.2, 2**30, (2**30, 2**30), 0.4, 9.0, {"compute": 1.0}, True)
+
+    asked = question(arch=DENSE)
+    both = words(asked, Answer([found("zero-bubble"), found("1f1b")], [], 2, 2, 0), Asked("m", "h100"), "tas")
+    row = {line[:2].strip(): line for line in both.splitlines() if line[:2].strip().isdigit() and "plan" not in line}
+    assert "(Megatron) *" in row["1"]
+    assert "*" not in row["2"]
+    assert "settings (not of rows marked *):" in both
+    alone = words(asked, Answer([found("1f1b")], [], 2, 2, 0), Asked("m", "h100"), "tas")
+    assert "*" not in alone
+
+
+def test_tight_is_explained_and_the_first_row_that_fits_is_named():
+    def graded(grade):
+        return SimpleNamespace(grade=lambda room: grade)
+
+    rows = [graded("tight"), graded("tight"), graded("fits")]
+    assert tight(rows, 1).endswith("so the run may fail. Row 3 is the first that fits.")
+    assert tight(rows[:2], 1).endswith("No row fits with certainty.")
+    assert tight(rows[2:], 1) == ""
+
+
+def test_links_are_those_of_the_options(command, monkeypatch):
+    heard = []
+
+    def hear(question, processes, tell):
+        heard.append(question.cluster)
+        return Answer([], [], 1, 0, 0)
+
+    monkeypatch.setattr(kept, "answer", hear)
+    options = ["--gpus", "8", "--tokens-per-batch", "2k", "--link-outside", "12.5", "--link-inside", "100"]
+    assert command(*options)[0] == 0
+    assert (heard[0].outside, heard[0].inside) == (12.5e9, 100e9)
+    assert command(*options[:-1], "0")[2].startswith("--link-inside is 0 GB/s")
+    layout = Layout(DENSE, seq=256)
+    repeated = " ".join(plan_options(layout, Asked("m", "h100", None, 100.0, 12.5)))
+    assert "--link-inside 100 --link-outside 12.5 " in repeated
 
 
 @pytest.fixture
