@@ -418,6 +418,9 @@ def test_every_change_is_one_and_keeps_the_tokens_of_a_step():
             assert changed != config
             size = changed.micro_batch_size * changed.gradient_accumulation_steps
             assert size == 8
+    assert "torch.compile" in dict(of_config(config, True))
+    quantized = replace(config, lora_rank=8, quantize="nf4")
+    assert any(words.startswith("torch.compile (measure it") for words in dict(of_config(quantized, True)))
 
 
 # -- the command
