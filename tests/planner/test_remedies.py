@@ -154,7 +154,7 @@ def test_changes_are_combined_where_none_suffices(monkeypatch):
 
 @pytest.mark.parametrize(("tight_from", "combined"), [(ROOM, False), (700, True)])
 def test_what_is_only_tight_is_not_all_that_is_proposed(monkeypatch, tight_from, combined):
-    """Weights 100 and, for each sequence, activations 300 and logits 600: recomputed, one sequence takes 760 of 1000."""
+    """Weights 100 and, for each sequence, activations 300 and logits 600: recomputed, one takes 760 of 1000."""
     sizes = {"parameters": 100, "activations": 300, "logits": 600}
     found = search(monkeypatch, replace(BASE, lora_rank=16), tight_from=tight_from, **sizes).remedies()
     fitting = [remedy for remedy in found if remedy.fits and remedy.trains_all]
