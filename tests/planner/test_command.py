@@ -83,8 +83,8 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
     compile(script, str(path), "exec")
     assert "r=8, lora_alpha=16" in script
     assert ", full checkpointing.\n" in script.splitlines(keepends=True)[0]  # as the option is called
-    assert f"add {RUN.removeprefix('Run: python train.py ')}; without them" in script
-    assert re.search(r"^Packages, .*: torch \d[\d.]+, transformers \d[\d.]+, peft \d[\d.]+\.$", script, re.MULTILINE)
+    assert f"add {RUN.removeprefix('Run: python train.py ')};\nwithout them" in script
+    assert re.search(r"^Packages, .*:\ntorch \d[\d.]+, transformers \d[\d.]+, peft \d[\d.]+\.$", script, re.MULTILINE)
     assert "TrainingArguments" in command(*run, "--export", "trainer").stdout
     many = command(*run, "--micro-batch-size", "256", "--export", "pytorch", "--out", str(path)).stdout.splitlines()
     assert many[:2] == [f"Wrote {path}.", RUN]  # no GPU was named: one line for all that agree
