@@ -133,11 +133,6 @@ class Remedy:
     floor: int
     in_update: bool
 
-    @property
-    def trains_all(self) -> bool:
-        """Whether the whole model is still trained, on sequences as long."""
-        return all(change.trains_all for change in self.changes)
-
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; `change` says it in words."""
         meanings = dict.fromkeys(change.meaning for change in self.changes)
@@ -153,18 +148,6 @@ class Remedy:
             "slower": round(self.slower, 4),
             "recipe": asdict(self.recipe),
         }
-
-
-def _fits(remedy: Remedy | None) -> bool:
-    return remedy is not None and remedy.fits
-
-
-def _roomy(remedy: Remedy | None) -> bool:
-    """Return whether it fits, and the allocator has what it may want."""
-    return remedy is not None and remedy.fits and not remedy.tight
-
-
-Enough = Callable[[Remedy | None], bool]
 
 
 class RemedySearch:
@@ -191,8 +174,7 @@ class RemedySearch:
     def remedies(self) -> list[Remedy]:
         """Return what lowers the peak, what suffices first and in order of trouble.
 
-        Combinations follow where no change suffices alone and still trains the whole model, and where all that do leave
-        the allocator too little.
+        Combinations follow where no change suffices alone and still trains the whole model.
         """
         recipe = self._base.recipe
         changes = [change for change in candidates(recipe, self._bf16) if not (self._images and "seq" in change.fields)]
@@ -201,13 +183,11 @@ class RemedySearch:
         smaller = recipe.micro_batch_size > 1 and self._base.floor_bytes <= self._room
         if pair and smaller and self._may_lower(pair[0]) and not _fits(self.tried(pair)):
             found.append(self.largest_micro_batch(pair))
-        whole = [change for change in changes if change.trains_all]
         if not any(_fits(remedy) and remedy.changes[0].trains_all for remedy in found):
+            whole = [change for change in changes if change.trains_all]
             less = [change for change in whole if change.meaning.startswith("same")]
             less += [change for change in changes if not change.trains_all]
             found.append(self.combination(whole) or self.combination(less))
-        if any(map(_fits, found)) and not any(_roomy(each) and each.trains_all for each in found):
-            found.append(self.combination(whole, _roomy))
         by_recipe = {remedy.recipe: remedy for remedy in found if remedy}
         return sorted(by_recipe.values(), key=lambda remedy: not remedy.fits)
 
@@ -264,8 +244,8 @@ class RemedySearch:
         in_update = guess.phase.startswith(_UPDATE)
         return Remedy(changes, recipe, allocated, reserved, fits, tight, seconds, slower, floor, in_update)
 
-    def largest_micro_batch(self, changes: tuple[Change, ...], enough: Enough = _fits) -> Remedy | None:
-        """Return the largest micro-batch that is `enough` and divides the batch of a step; the smallest where none is.
+    def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
+        """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does.
 
         None is tried where even parameters, gradients and state are too large.
         """
@@ -282,7 +262,7 @@ class RemedySearch:
             return self.tried((*changes, self._smaller(size, batch)))
 
         best = at(1)
-        if not enough(best):
+        if not _fits(best):
             return best
         # Bytes grow about in proportion: look first where the line to the whole micro-batch leaves the room.
         whole = changed.allocated if changed else self._base.peak_allocated_bytes
@@ -292,7 +272,7 @@ class RemedySearch:
         middle = max(1, sum(size <= guess for size in sizes) - 1)
         while high - low > 1:
             tried = at(sizes[middle])
-            if enough(tried):
+            if _fits(tried):
                 low, best = middle, tried
             else:
                 high = middle
@@ -305,8 +285,8 @@ class RemedySearch:
         meaning = "same gradient, except with BatchNorm" if self._batch_norm else "same gradient"
         return Change(f"--micro-batch-size {size} --gradient-accumulation-steps {steps}", meaning, fields)
 
-    def combination(self, order: Sequence[Change], enough: Enough = _fits) -> Remedy | None:
-        """Return the first changes of `order`, one more at a time, that are `enough`; without needless ones."""
+    def combination(self, order: Sequence[Change]) -> Remedy | None:
+        """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
         kept: tuple[Change, ...] = ()
         waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
         later: list[Change] = []  # until it is the passes, or the update, that are too large
@@ -322,9 +302,9 @@ class RemedySearch:
                 continue
             kept, peak = tried.changes, tried.allocated
             too_much, in_update = tried.floor > self._room, tried.in_update
-            done = tried if enough(tried) else self.largest_micro_batch(kept, enough)
-            if enough(done):
-                return self._without_needless(done, enough)
+            done = tried if tried.fits else self.largest_micro_batch(kept)
+            if _fits(done):
+                return self._without_needless(done)
             new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
             seen |= {each.option for each in new}
             waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
@@ -333,11 +313,15 @@ class RemedySearch:
                 waiting, later = [each for each in later if not fields & set(each.fields)] + waiting, []
         return None
 
-    def _without_needless(self, remedy: Remedy, enough: Enough) -> Remedy:
+    def _without_needless(self, remedy: Remedy) -> Remedy:
         for change in remedy.changes[:-1]:
             fewer = self.tried(tuple(each for each in remedy.changes if each != change))
-            remedy = fewer if enough(fewer) else remedy
+            remedy = fewer if fewer and fewer.fits else remedy
         return remedy
+
+
+def _fits(remedy: Remedy | None) -> bool:
+    return remedy is not None and remedy.fits
 
 
 def _tokens(recipe: TrainingConfig) -> int:
