@@ -69,7 +69,7 @@ def in_words(kind: str, message: str) -> str:
         message = name_options(message, _parser())
     for control in CONTROLS.get(kind, ()):
         pattern = rf"(?<![\w-]){control.flag}(?![\w-])(?:/--[\w-]+)*"
-        message = re.sub(pattern, f'"{control.label}"', message)
+        message = re.sub(pattern, f'"{control.label.partition(",")[0]}"', message)  # without its unit
     return re.sub(r"^Argument (?=\")", "", message)
 
 

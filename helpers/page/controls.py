@@ -88,7 +88,7 @@ def _flag(name: str) -> str:
 _GPU_NAMES = [(name, name) for name in GPUS]
 _CLUSTER_NAMES = [(name, name) for name in CLUSTERS]
 _LORA = [(0, "full training"), *((rank, f"LoRA, rank {rank}") for rank in (4, 8, 16, 32, 64, 128, 256))]
-_TARGETS = [("", "PEFT's choice: most often queries, values"), ("all-linear", "all linear layers, as QLoRA does")]
+_TARGETS = [("", "PEFT's choice"), ("all-linear", "all linear layers")]
 _METHOD_WORDS = {"sft": "next tokens", "dpo": "pairs of answers (DPO)", "grpo": "rewards (GRPO), the update alone"}
 _PRECISION = [
     (name, words)
@@ -118,7 +118,7 @@ def _one() -> list[Control]:
         _number("gradient_accumulation_steps", "micro-batches per step", 1),
         _choose("precision", "precision", "bf16", _PRECISION),
         _choose("lora_rank", "training", 16, _LORA),
-        _choose("lora_targets", "layers with adapters", "", _TARGETS),
+        _choose("lora_targets", "layers with adapters", "all-linear", _TARGETS),
         _choose("quantize", "frozen base", "none", [(q, "not quantized" if q == "none" else q) for q in QUANTIZATIONS]),
         _choose("optimizer", "optimizer", "adamw", OPTIMIZERS),
         _choose("checkpointing", "activation checkpointing", "full", CHECKPOINTINGS),

@@ -18,7 +18,7 @@ from ..planner import RecipeError
 
 LARGEST = 2**20  # bytes of a question
 KEPT = 200  # answers
-WAITING = "waiting for the plan before this one"
+WAITING = "waiting for the previous plan"
 _POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
                 emit({"text": ask.export(question, str(asked.get("engine")))})
             return
         words = ["layout", *search.options(question)] if what == "search" else ["plan", *question.shown]
-        emit({"command": ask.command(words), "stage": "planning"})
+        emit({"command": ask.command(words), "stage": ""})
         self._planned((search.search if what == "search" else ask.plan), question, emit, words)
 
     @contextlib.contextmanager

@@ -189,6 +189,9 @@ def of_config(config: TrainingConfig, fits: bool) -> Iterator[tuple[str, Trainin
     size, count = config.micro_batch_size, config.gradient_accumulation_steps
     narrow = config.precision in ("fp32", "bf16-amp"), "weights in BF16", {"precision": "bf16"}
     eager = config.attention == "eager", "fused attention", {"attention": "sdpa"}
+    # The forecast fuses whole graphs. Whether there are such depends on the version of bitsandbytes.
+    caveat = " (measure it: bitsandbytes' layers may split the graph)" if config.quantize != "none" else ""
+    compiled = f"torch.compile{caveat}"
     if fits:
         changes = _where(
             (config.checkpointing != "none", "no recomputation", {"checkpointing": "none"}),
@@ -197,7 +200,7 @@ def of_config(config: TrainingConfig, fits: bool) -> Iterator[tuple[str, Trainin
                 f"micro-batches of {2 * size}",
                 {"micro_batch_size": 2 * size, "gradient_accumulation_steps": count // 2},
             ),
-            (not config.compile, "torch.compile", {"compile": True}),
+            (not config.compile, compiled, {"compile": True}),
             narrow,
             eager,
         )

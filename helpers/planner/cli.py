@@ -31,7 +31,7 @@ from .largest import Largest, largest_micro_batch
 from .named import options_named
 from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
-from .script import STYLES, training_script
+from .script import STYLES, own_data, training_script
 from .short_help import WIDTH
 from .whole_run import WholeRun, check_numbers, read_tokens
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
 Tell = Callable[[str], None]
 SELDOM = 100_000  # new objects between two scans for garbage
 NOTHING = "  no change that was tried makes it fit: it needs more GPUs (--gpus), or GPUs with more memory (--list)"
+PLENTY = 0.2  # of what the GPU has for the allocator
 WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
     "failures_per_gpu_day": "failures_per_gpu_day",
     "checkpoint_seconds": "save",
@@ -163,6 +164,7 @@ def _answer_whole(
     if cluster or args.gpu or args.budget:
         lines += [] if any(result.fits.values()) or result.remedies else [NOTHING]
         lines += _emulation(cluster.gpu if cluster else gpus_of(args.gpu, args.budget)[0], config.precision)
+        lines += _room_left(result) if not args.largest_batch else []
     if args.roles:
         held = f"{result.peak_allocated_bytes / GiB:.2f}"
         lines += ["", text_table([("rank", "peak GiB", "at"), (_all(config.ranks), held, result.peak_at)])]
@@ -182,6 +184,15 @@ def _answer_whole(
         lines.append(f"  predicted {predicted}, measured {human_bytes(measured)}, error {error:+.1%}")
         answer |= {"measured_bytes": measured}
     return answer, "\n".join(lines)
+
+
+def _room_left(result: Plan) -> list[str]:
+    """Return a line with what would use the room of the only GPU asked about, if a fifth of it is left; or none."""
+    room = sum(result.room_bytes.values())
+    if FITS not in result.grades.values() or room - result.reserved_bytes[1] < PLENTY * room:
+        return []
+    faster = "" if result.recipe.compile else "; --compile may make a step faster"
+    return [f"  room is left: --largest-batch finds the largest micro-batch that fits{faster}"]
 
 
 def _largest(result: Plan, gpu: str | None, budget: float | None, tell: Tell) -> Largest:
@@ -365,7 +376,8 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     path.write_text(text, encoding="utf-8", newline="\n")
     if args.wrap:
         return job
-    start = next((line for line in text.splitlines() if script and line.startswith("Run: ")), "")
+    own = own_data(asked.config).replace(" NAME ", " NAME-OR-FOLDER ")
+    start = next((f"{line} {own}" for line in text.splitlines() if script and line.startswith("Run: ")), "")
     try:
         verdict = _verdict(asked, cluster, args, tell)
     except RecipeError as error:  # the file is written all the same

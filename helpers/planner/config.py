@@ -6,6 +6,7 @@ blocks run, a slice for each rank, where ranks split the model, or another engin
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -416,6 +417,11 @@ class TrainingConfig:
         """Return the fields that differ from their defaults, as plain values."""
         values = _changed(self, TrainingConfig(self.model))
         return values | ({"parallel": _changed(self.parallel, ParallelConfig())} if "parallel" in values else {})
+
+    @property
+    def title(self) -> str:
+        """The run in one line, with the names of the command's options."""
+        return re.sub(r"checkpointing every(?!-)", "full checkpointing", self.summary)
 
     @property
     def summary(self) -> str:

@@ -24,6 +24,10 @@ _SHOWN = (  # what decides most, if it was not given
     *("micro_batch_size", "gradient_accumulation_steps", "seq", "precision", "engine", "compile"),
     *("checkpointing", "attention", "optimizer", "optimizer_impl", "lora_targets", "lora_dtype", "reference"),
 )
+_ALSO = (  # what the line that sums a plan up leaves out
+    *("lora_targets", "lora_alpha", "lora_dropout", "lora_dtype", "dropout", "packed", "lengths", "image_size"),
+    *("galore_rank", "set_to_none", "expandable_segments", "channels_last"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,19 @@ class Described:
         program = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
         names = {name: name.replace("_", " ").replace("micro batch", "micro-batch") for name in self.assumed}
         assumed = ", ".join(f"{names[name]} {_word(value)}" for name, value in self.assumed.items())
-        return f"{config.model}, {config.precision}, {reads}{program}\n  assumed: {assumed or 'nothing'}"
+        head = f"{config.model}, {config.precision}, {reads}{program}"
+        return "\n".join([head, *self._also(), f"  assumed: {assumed or 'nothing'}"])
+
+    def _also(self) -> list[str]:
+        """Return a line with what was given and no other line of an answer shows, if anything was."""
+        plain = TrainingConfig(self.config.model)
+        values = {name: getattr(self.config, name) for name in _ALSO if name not in self.assumed}
+        given = [
+            f"{name.replace('_', ' ')} {_word(value)}"
+            for name, value in values.items()
+            if value != getattr(plain, name)
+        ]
+        return [f"  also: {'; '.join(given)}"] if given else []
 
 
 def _usual_targets(model: str) -> str:
@@ -58,6 +74,8 @@ def _usual_targets(model: str) -> str:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 

@@ -6,6 +6,7 @@ single changes that help most.
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,14 +24,17 @@ from .changes import (
 )
 from .config import RecipeError, TrainingConfig
 from .described import Described, cluster_of, described
+from .grades import DOES_NOT_FIT, FITS, TIGHT
 from .importers import Imported, read_file
 
+_MOST = 4  # names in a message
 GPU = "h100"  # where neither the file nor the command names one
 _OF_ROW = (  # fields of a row that options of `plan` may overrule
     *("model", "gpu", "gpus", "gpus_per_node", "tensor", "pipeline", "context", "expert", "shard", "replicate", "zero"),
     *("schedule", "virtual_stages", "micro_batch_size", "gradient_accumulation_steps", "seq", "precision"),
     *("checkpointing", "attention", "compile", "sequence_parallel"),
 )
+_VERDICT = re.compile(rf"^  .*\b(?:{FITS}|{TIGHT}|{DOES_NOT_FIT})\b.*$", re.MULTILINE)
 Tell = Callable[[str], None]
 
 
@@ -60,7 +64,7 @@ def print_from(args: argparse.Namespace, tell: Tell) -> None:
     head += [f"  not understood: {unknown}" if unknown else "  everything in it was understood"]
     tell("")
     if not args.json:
-        print("\n".join([*head, planned.text]), flush=True)
+        print("\n".join([*head, _less(planned.text, imported.unknown)]), flush=True)
     changes = planned.changes() if planned.changes else []
     tell("")
     if args.json:
@@ -72,6 +76,16 @@ def print_from(args: argparse.Namespace, tell: Tell) -> None:
         return
     found = [f"  {number}. {change}" for number, change in enumerate(changes, 1)]
     print("\n".join(["", "Single changes that help most:", *found] if found else ["", "No single change helps."]))
+
+
+def _less(text: str, unknown: list[str]) -> str:
+    """Return a plan's text with the words that its verdict does not count what was not understood."""
+    left = [
+        word for word in unknown if not word.startswith("the sizes of ")
+    ]  # --model says them, or nothing is planned
+    more = f" and {len(left) - _MOST} more" if len(left) > _MOST else ""
+    without = f"; not counted: {_few(left)}{more}" if left else ""
+    return _VERDICT.sub(lambda line: line[0] + without, text, count=1)
 
 
 def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _Planned:
@@ -170,4 +184,4 @@ def _no_model(unknown: list[str]) -> str:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) or "nothing"
+    return ", ".join(names[:_MOST]) or "nothing"

@@ -1,7 +1,6 @@
 """From a simulated step to an answer: how much, where, and does it fit."""
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -90,7 +89,7 @@ class Plan:
         low, high = self.reserved_bytes
         width = max(16, *(len(name) + 2 for name in self.grades))
         lines = [
-            re.sub(r"checkpointing every(?!-)", "full checkpointing", self.recipe.summary),  # as its option calls it
+            self.recipe.title,
             *(f"  {name:<{width}}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
             f"  {self.parameters / 1e9:.3f}B parameters, {self._trained()} of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",

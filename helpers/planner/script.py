@@ -5,13 +5,17 @@ not chosen. So it reads like the recipe, line by line, and you can change it. It
 this module computes the values that go into the template.
 """
 
+import contextlib
 import json
 import re
 import shlex
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .catalog.configs import CONFIGS
+from .catalog.hub import hub_models
 from .catalog.models import ModelSpec, spec_of
 from .config import RecipeError, TrainingConfig
 
@@ -96,8 +100,32 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch", name: str = 
         attention=_attention(recipe),
         decays=recipe.optimizer.startswith("adamw"),
         swallows=_swallows(recipe),
+        own=own_data(recipe),
+        packages=", ".join(_packages(recipe, style)),
         **_rates(recipe),
     )
+
+
+def own_data(recipe: TrainingConfig) -> str:
+    """Return the options that start a script from pretrained weights: a name on huggingface.co where it is known."""
+    model = CONFIGS.get(recipe.model) or hub_models().get(recipe.model)
+    return f"--weights {model.source if model and model.source.count('/') == 1 else 'NAME'} --text FILE"
+
+
+def _packages(recipe: TrainingConfig, style: str) -> list[str]:
+    """Return the packages that a script imports, with the versions that are installed here."""
+    eight = recipe.optimizer in ("adamw-8bit", "adamw-8bit-paged")
+    names = ["torch", "transformers"]
+    names += ["peft"] if recipe.lora_rank else []
+    names += ["bitsandbytes"] if recipe.quantize != "none" or eight else []
+    names += ["accelerate"] if style == "trainer" or recipe.quantize != "none" else []
+    return [f"{name} {_version(name)}".strip() for name in names]
+
+
+def _version(name: str) -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version(name).partition("+")[0]
+    return ""
 
 
 @cache

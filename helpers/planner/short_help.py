@@ -14,8 +14,8 @@ EXAMPLES = (
     ("--model llama-3.1-70b --gpus 64 --tp 8 --pp 4 --cluster dgx-h100", "many GPUs"),
     ("--from axolotl.yaml --gpu rtx-4090", "the run that a configuration or a launch script describes"),
 )
-USUAL = ("model", "gpu", "budget", "micro_batch_size", "seq", "precision", "optimizer", "lora_rank", "quantize")
-USUAL += ("checkpointing", "attention", "compile", "gradient_accumulation_steps", "gpus", "cluster", "tensor")
+USUAL = ("model", "gpu", "budget", "micro_batch_size", "seq", "precision", "optimizer", "lora_rank", "lora_targets")
+USUAL += ("quantize", "checkpointing", "compile", "gradient_accumulation_steps", "gpus", "cluster", "tensor")
 USUAL += ("pipeline", "shard", "zero", "from_file", "json", "list")
 
 

@@ -133,9 +133,11 @@ def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
     assert "Memory at the peak: small-gpt on t4-16gb" in tab.locator("#answer h3").all_inner_texts()
     assert "gradients" in tab.locator(".bar").get_attribute("aria-label")
 
+    assert tab.locator(".bar em").count() == 1  # from the least to the most that may be reserved
     change(tab, "run_tokens", "10M")
     change(tab, "price_per_gpu_hour", "2.5")
     finished(tab)
+    assert not tab.locator("#compare").is_visible()  # the same run: no second row
     assert "GPU-hours" in fact(tab, "whole run")
     assert float(fact(tab, "price").split()[0]) > 0
     keep(tab, "planner")
@@ -165,6 +167,9 @@ def test_an_error_clears_the_figures_and_the_page_goes_on(tab, page_server):
     assert not tab.locator("#answer").is_visible()
     assert not tab.locator("#over").is_visible()
     assert tab.title() == "No plan"
+    change(tab, "seq", "")
+    tab.get_by_text("Fill in a number: sequence length, tokens.").wait_for()
+    change(tab, "seq", "128")
     change(tab, "micro_batch_size", "2")
     finished(tab)
     assert not tab.locator("#error").is_visible()

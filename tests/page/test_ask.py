@@ -50,7 +50,7 @@ def test_a_refusal_calls_the_controls_what_the_page_calls_them():
     assert ask.in_words("no kind", words) == words
     with pytest.raises(RecipeError) as error:
         ask.Asked("one", {"seq": 1.5}).parsed()
-    assert ask.in_words("one", str(error.value)).startswith("\"sequence length, tokens\": '1.5' is not a")
+    assert ask.in_words("one", str(error.value)).startswith("\"sequence length\": '1.5' is not a")
 
 
 @pytest.mark.parametrize(("settings", "words"), [({"tensor": 3}, "not a multiple of .* = 3"), ({"seq": ""}, "needs")])

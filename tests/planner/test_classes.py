@@ -121,6 +121,10 @@ def test_where_peft_has_no_choice_all_linear_layers_get_adapters(config, model_t
     recipe = Recipe(model, lora_rank=4, seq=64)
     assert plan(recipe).trained == plan(replace(recipe, lora_targets=("all-linear",))).trained > 0
     assert "all linear layers, since PEFT has no choice" in described({"model": model, "lora_rank": 4}).heading
+    given = {"lora_rank": 4, "lora_dropout": 0.1, "lora_targets": ("c_attn", "c_proj"), "seq": 512, "packed": 128}
+    said = described({"model": "gpt2", **given}).heading.splitlines()
+    assert said[1] == "  also: lora targets c_attn, c_proj; lora dropout 0.1; packed 128"
+    assert not any(line.startswith("  also:") for line in described({"model": "gpt2"}).heading.splitlines())
     assert "lora targets PEFT's choice" in described({"model": "gpt2", "lora_rank": 4}).heading
 
 

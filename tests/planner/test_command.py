@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -70,17 +71,23 @@ def test_7b_lora_with_checkpointing():
     assert set(forecast["bounds"]) == {"compute", "memory", "launch", "paging"}
 
 
+RUN = "Run: python train.py --weights openai-community/gpt2 --text FILE"
+
+
 def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, command):
     path = tmp_path / "train.py"
     run = ["--model", "gpt2", "--seq", "128", "--lora-rank", "8", "--activation-checkpointing", "full"]
     written = command(*run, "--gpu", "rtx-4090", "--export", "pytorch", "--out", str(path))
-    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\nRun: python train.py\nrtx-4090-24gb: fits\n")
+    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\n{RUN}\nrtx-4090-24gb: fits\n")
     script = path.read_text(encoding="utf-8")
     compile(script, str(path), "exec")
     assert "r=8, lora_alpha=16" in script
+    assert ", full checkpointing.\n" in script.splitlines(keepends=True)[0]  # as the option is called
+    assert f"add {RUN.removeprefix('Run: python train.py ')};\nwithout them" in script
+    assert re.search(r"^Packages, .*:\ntorch \d[\d.]+, transformers \d[\d.]+, peft \d[\d.]+\.$", script, re.MULTILINE)
     assert "TrainingArguments" in command(*run, "--export", "trainer").stdout
     many = command(*run, "--micro-batch-size", "256", "--export", "pytorch", "--out", str(path)).stdout.splitlines()
-    assert many[:2] == [f"Wrote {path}.", "Run: python train.py"]  # no GPU was named: one line for all that agree
+    assert many[:2] == [f"Wrote {path}.", RUN]  # no GPU was named: one line for all that agree
     assert [line.partition(":")[0] for line in many[2:]] == ["fits", "tight", "does not fit"]
     assert "rtx-3060-12gb" in many[-1]
 
@@ -89,6 +96,15 @@ def test_where_nothing_makes_it_fit_the_answer_says_so(command):
     said = command("--model", "small-gpt", "--seq", "64", "--budget", "0.05").stdout
     assert "has no memory left beside the CUDA context" in said
     assert NOTHING in said
+
+
+def test_an_answer_with_room_to_spare_names_what_uses_it(command):
+    line = "  room is left: --largest-batch finds the largest micro-batch that fits; --compile may make a step faster"
+    run = ("--model", "small-gpt", "--seq", "64")
+    assert line in command(*run, "--gpu", "t4").stdout.splitlines()
+    assert "room is left" not in command(*run, "--gpu", "t4", "--largest-batch").stdout
+    assert "room is left" not in command(*run).stdout  # of all common GPUs
+    assert "room is left" not in command(*run, "--budget", "0.05").stdout
 
 
 def test_an_answer_calls_checkpointing_what_its_option_does(command):
@@ -198,7 +214,10 @@ def test_help_fits_one_screen_and_begins_with_examples(command):
     assert len(lines) <= 35
     assert max(map(len, lines)) <= 110
     assert lines[0] == "examples:"
-    assert all(option in run.stdout for option in ("--model", "--gpu ", "--seq", "--lora-rank", "--gpus", "--help-all"))
+    assert all(
+        option in run.stdout
+        for option in ("--model", "--gpu ", "--seq", "--lora-rank", "--lora-targets", "--gpus", "--help-all")
+    )
 
 
 def test_every_option_is_in_the_whole_help(command):

@@ -330,6 +330,19 @@ def test_models_of_the_hub_are_found_in_the_catalog(name, known):
         ("a.yaml", "base_model: x\nrl: dpo", {"method": "dpo"}, []),
         ("a.yaml", "base_model: x\nrl: grpo", {"method": "grpo"}, []),
         ("a.yaml", "base_model: x\nrl: orpo", {"method": None}, ["rl orpo"]),
+        (
+            "a.yaml",
+            "base_model: x\nadapter: lora\nlora_modules_to_save: [embed_tokens, lm_head]\npeft_use_dora: true\n"
+            "loraplus_lr_ratio: 16\npeft_use_rslora: true\nneftune_noise_alpha: 5",
+            {"modules_to_save": ("embed_tokens", "lm_head"), "dora": True},
+            [],
+        ),
+        (
+            "a.json",
+            '{"per_device_train_batch_size": 1, "use_peft": true, "modules_to_save": "lm_head", "use_rslora": true}',
+            {"modules_to_save": ("lm_head",), "dora": False},
+            [],
+        ),
         ("a.yaml", "base_model: x\nliger_fused_linear_cross_entropy: true", {"loss": "fused"}, []),
         (
             "a.yaml",
@@ -422,6 +435,9 @@ def test_every_change_is_one_and_keeps_the_tokens_of_a_step():
             assert changed != config
             size = changed.micro_batch_size * changed.gradient_accumulation_steps
             assert size == 8
+    assert "torch.compile" in dict(of_config(config, True))
+    quantized = replace(config, lora_rank=8, quantize="nf4")
+    assert any(words.startswith("torch.compile (measure it") for words in dict(of_config(quantized, True)))
 
 
 # -- the command
@@ -475,6 +491,7 @@ def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
     assert status == 0
     assert out.startswith(f"{path}: a functional test of Megatron-LM\n  not understood: my-own\n")
     assert "2 x a100-80gb: DDP 2, batch 4 x 4" in out
+    assert re.search(r"^  fits in .* GiB per GPU; not counted: my-own$", out, re.MULTILINE)
     assert "helps" in out or "Single changes that help most:\n  1. " in out
     status, out, _ = command("--from", str(path), "--gpus", "2", "--json")
     answer = json.loads(out)
@@ -482,6 +499,14 @@ def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
     assert len(answer["changes"]) <= 3
     row = read_file(str(path)).row | {"gpus": 2, "gpu": "h100"}
     assert answer["peak_allocated_bytes"] == rows_answer(row)["peak_allocated_bytes"]
+
+
+def test_the_verdict_says_what_it_does_not_count():
+    text = "llama, fits\n  rtx-4090-24gb   does not fit\n  it fits"
+    assert from_file._less(text, []) == text
+    assert from_file._less(text, ["the sizes of x"]) == text
+    changed = from_file._less(text, [*"abcde", "the sizes of x"])
+    assert changed == text.replace("does not fit", "does not fit; not counted: a, b, c, d and 1 more")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ _QUIET = (
         "lora_r",
     ),
     *("lora_alpha", "bnb_4bit_quant_type", "lora_task_type", "eos_token", "chat_template_path", "completion_only_loss"),
+    *("loraplus_*", "peft_use_rslora", "use_rslora", "neftune_noise_alpha"),
     *("pretraining_dataset*", "test_datasets*", "load_best_*", "metric_*", "greater_is_better", "label_*", "length_*"),
 )
 _QUIET_ACCELERATE = (
@@ -179,8 +180,17 @@ def _adapter(said: Said, options: dict[str, Any]) -> None:
     elif targets and str(targets).lower() not in ("false", "none"):
         options["lora_targets"] = _LINEAR
     options["lora_dropout"] = said.share("lora_dropout")
+    options["dora"] = said.flag("peft_use_dora")
+    options |= _saved(said)
     four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
     options["quantize"] = "nf4-dq" if four or said.text("adapter") == "qlora" else "int8" if eight else "none"
+
+
+def _saved(said: Said) -> dict[str, Any]:
+    """Return which modules are trained in full beside the adapters, if any: a list, or a name alone."""
+    saved = said.first("lora_modules_to_save", "modules_to_save", "peft.modules_to_save") or []
+    names = [saved] if isinstance(saved, str) else saved
+    return {"modules_to_save": tuple(map(str, names))} if names else {}
 
 
 def read_training_arguments(
@@ -249,8 +259,8 @@ def _model_config(said: Said, options: dict[str, Any]) -> None:
         names = [targets] if isinstance(targets, str) else targets or []
         options |= {"lora_targets": _LINEAR if names == ["all-linear"] else tuple(names)} if names else {}
         options["lora_dropout"] = said.share("lora_dropout")
-        saved = said.first("lora_modules_to_save")
-        options |= {"modules_to_save": tuple(saved)} if isinstance(saved, list) and saved else {}
+        options |= _saved(said)
+        options["dora"] = said.flag("use_dora")
         four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
         nested = "nf4-dq" if said.flag("use_bnb_nested_quant") else "nf4"
         options |= {"quantize": nested if four else "int8"} if four or eight else {}
