@@ -64,6 +64,12 @@ def test_what_canvas_has_of_one_student_is_one_student(tmp_path):
     assert first(tmp_path, EXERCISES[2], "lopezmaria").canvas.endswith("_101_9001")  # the ID is known all the same
 
 
+def test_the_number_of_an_exercise_is_not_one_of_canvas(tmp_path):
+    put(tmp_path / f"ada_12_{X2.name}.ipynb", text(X2))
+    assert X2.name.startswith("04_")
+    assert first(tmp_path, X2, "ada_12").canvas == ""
+
+
 def test_of_files_from_canvas_the_last_attachment_counts(tmp_path):
     put(tmp_path / f"ada_1_20_{X1.name}-1.ipynb", text())
     put(tmp_path / f"ada_1_3_{X1.name}.ipynb", text().replace("growth_interval", "interval"))

@@ -145,9 +145,7 @@ def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[
             plain = entry.is_file(follow_symlinks=False)
             if hidden or entry.name in _SYSTEM:
                 strays += [] if entry.name in _SYSTEM else [entry.name]
-            elif (
-                plain and _CANVAS.match(entry.name) and (is_notebook(entry.name) or entry.name.lower().endswith(".zip"))
-            ):
+            elif plain and _of_canvas(entry.name) and (is_notebook(entry.name) or entry.name.lower().endswith(".zip")):
                 attached.append(entry.name)
             elif plain and is_notebook(entry.name):
                 notebooks.append(entry.name)
@@ -165,11 +163,18 @@ def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[
     return places, sorted(strays)
 
 
+def _of_canvas(name: str) -> re.Match[str] | None:
+    """Return what Canvas put before a file's name; None if nothing, as in "ada_12_04_x2_batch_256.ipynb"."""
+    found = _CANVAS.match(name)
+    cut = found and any(0 <= name.lower().rfind(source.name.lower()) < found.end() for source in sources())
+    return None if cut else found
+
+
 def _students_of_canvas(files: list[str], others: set[str]) -> dict[str, list[str]]:
     """Map each student to the names of their files; who shares a name with somebody has Canvas's number behind it."""
     users: dict[str, dict[str, list[str]]] = {}
     for file in sorted(files):
-        found = _CANVAS.match(file)
+        found = _of_canvas(file)
         users.setdefault(found["name"], {}).setdefault(found["user"], []).append(file)
     return {
         name if len(theirs) == 1 and name not in others else f"{name}_{user}": names
@@ -194,7 +199,7 @@ def _hand_ins(
     search = Search()
     notebooks: list[_Notebook] = []
 
-    canvas = [None if place.is_dir() else _CANVAS.match(place.name) for place in places]
+    canvas = [None if place.is_dir() else _of_canvas(place.name) for place in places]
 
     def read(file: NotebookFile, found: re.Match[str] | None) -> _Notebook:
         path = file.path.removeprefix(found[0] if found else prefix)
