@@ -83,7 +83,9 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
     report, names = run.report, {}
     if run.options.anonymous:
         names = pseudonyms(report.out / "names.csv", dict.fromkeys(hand_in.student for hand_in in hand_ins))
-    report = replace(report, planned=len(hand_ins), names=names, students={hand_in.student for hand_in in hand_ins})
+    sliced = run.options.slice[1] > 1  # then others may have submitted, too
+    students = None if sliced else {hand_in.student for hand_in in hand_ins}
+    report = replace(report, planned=len(hand_ins), names=names, students=students)
     _print_task(hand_ins, run.console)
     results = replace(run, report=report).grade(hand_ins)
     _print_summary(results, report, run.console)
