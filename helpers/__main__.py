@@ -134,7 +134,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _module(command: str) -> ModuleType:
     """Import the module of a command. Most import PyTorch, which takes seconds: a terminal shows that it goes on."""
-    with Console(stderr=True).status(f"Loading {command}"):
+    with Console(stderr=True).status(f"Loading the command {command}"):
         return import_module(COMMANDS[command].module, __package__)
 
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         page.write_text(_without_dead_links(text.rstrip() + "\n", page.parent), encoding="utf-8", newline="\n")
     makefile = args.to / "Makefile"
     makefile.write_text(_makefile(makefile.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
-    print(f"{args.to} has the labs and what they need. Learners run `make lab` in it.")
+    print(f"{args.to} has the labs and what they need. To start, learners run `make lab` in that folder.")
     exercises = args.to / "helpers" / "exercises" / "reference" / "x[1-7].py"
     print(f"It includes the reference answers of X1 to X7. To remove them (solutions/README.md): rm {exercises}")
     return 0

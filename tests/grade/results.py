@@ -29,12 +29,14 @@ def verdict(check, missed=None):
     return Verdict(check.name(), check.rule(), 0, check.points, outcome, diagnosis, check.hint)
 
 
-def result(student="ada", source=X1, missed=(), status="graded", reason="As an example.", flags=(), answers=None):
+def result(
+    student="ada", source=X1, missed=(), status="graded", reason="As an example.", flags=(), answers=None, canvas=""
+):
     """A result with all points but those of `missed`, a map from check to diagnosis, or to (outcome, diagnosis)."""
     checks = [check for part in parts_of(HandIn(student, source)).values() for check in part.checks]
     verdicts = [verdict(check, dict(missed).get(check.name())) for check in checks]
     answers = stubs(source) if answers is None else answers
-    return Result(student, source.exercise, status, reason, verdicts, answers, list(flags), 12.3)
+    return Result(student, source.exercise, status, reason, verdicts, answers, list(flags), 12.3, canvas)
 
 
 def missing(student="ada", source=X1, status="missing", reason="03b_x1_amp_cnn.ipynb was not submitted; no notebook."):

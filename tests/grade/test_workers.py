@@ -30,6 +30,27 @@ def test_an_interrupt_ends_what_runs_and_drops_what_has_not_begun():
     assert all(future.done() for future in futures)
 
 
+SCRIPT = """
+import subprocess, sys, time
+from multiprocessing import resource_tracker
+from helpers.course.grade.workers import Workers
+try:
+    with Workers(1) as workers:
+        workers.submit(subprocess.run, [sys.executable, "-c", "import time; time.sleep(300)"])
+        resource_tracker.ensure_running()  # as the fork server of the first submission does
+        time.sleep(1)
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    resource_tracker.ensure_running()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such process")
+def test_an_interrupt_spares_pythons_resource_tracker():
+    done = subprocess.run([sys.executable, "-W", "always", "-c", SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_interrupt_spares_what_others_have_started():
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     try:

@@ -115,7 +115,7 @@ def _metadata(cell: NotebookNode) -> NotebookNode:
 
 def _with_codes(text: str) -> str:
     """Link the card's row of codes to the page that explains them."""
-    return text.replace("\n| Syllabus |", "\n| [Syllabus](../docs/codes.md) |")
+    return text.replace("\n| Syllabus |", "\n| [Codes](../docs/codes.md) |")
 
 
 def _next(source: Source) -> str:

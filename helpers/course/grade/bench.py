@@ -11,6 +11,7 @@ from .reference import expected_evidence
 from .run.execute import run_hand_in
 from .run.warm import WarmServers
 from .store.conditions import Conditions
+from .store.store import Store
 
 Expected = dict[str, dict[str, Evidence]]  # of one exercise: evidence of the reference by check cell, then by check
 
@@ -21,12 +22,15 @@ class Bench:
     The reference of an exercise runs once, before its first submission. It runs on this machine, because figures differ
     from one kind of processor to the next.
 
+    Args:
+        store: keeps what the references showed for later runs; None keeps nothing.
+
     Attributes:
         seconds: by the exercise's name, how long its reference ran, without the imports.
     """
 
-    def __init__(self, conditions: Conditions, servers: WarmServers) -> None:
-        self._conditions, self._servers = conditions, servers
+    def __init__(self, conditions: Conditions, servers: WarmServers, store: Store | None = None) -> None:
+        self._conditions, self._servers, self._store = conditions, servers, store
         self.seconds: dict[str, float] = {}
         self._expected: dict[Source, Expected] = {}
         self._locks: dict[Source, threading.Lock] = {}
@@ -42,8 +46,15 @@ class Bench:
         return grade_run(hand_in, run, expected)
 
     def lacks(self, exercises: Sequence[Source]) -> list[Source]:
-        """Return those of `exercises` whose reference has not run."""
-        return [source for source in dict.fromkeys(exercises) if source not in self._expected]
+        """Return those of `exercises` whose reference has not run, neither in this run nor in an earlier one."""
+        return [source for source in dict.fromkeys(exercises) if not self._known(source)]
+
+    def _known(self, source: Source) -> bool:
+        if source not in self._expected and self._store:
+            kept = self._store.reference(source.exercise, self._conditions)
+            if kept:
+                self._expected[source], self.seconds[source.exercise] = kept
+        return source in self._expected
 
     def expected(self, source: Source) -> Expected:
         """Return what the reference showed.
@@ -52,6 +63,10 @@ class Bench:
             GradeError: it fails on this machine.
         """
         with self._locks.setdefault(source, threading.Lock()):
-            if source not in self._expected:
-                self._expected[source] = expected_evidence(source, self._conditions, self._servers, self.seconds)
+            if not self._known(source):
+                expected = expected_evidence(source, self._conditions, self._servers, self.seconds)
+                self._expected[source] = expected
+                if self._store:
+                    seconds = self.seconds.get(source.exercise, 0.0)
+                    self._store.keep_reference(source.exercise, self._conditions, expected, seconds)
             return self._expected[source]

@@ -51,17 +51,18 @@ class ClassRun:
             result = self._result_without_run(hand_in)
             if result is not None:
                 results[place] = result
-        unchanged = sum(not hand_ins[place].problem for place in results)
+        unchanged = _graded(hand_ins, results)
         if unchanged:
             rest = len(hand_ins) - len(results)
-            said = f"Submissions that have not changed keep their results: {unchanged}. To be run: {rest}."
+            said = f"Submissions that have not changed keep their results: {unchanged}. Submissions to run: {rest}."
             self.console.print(said)
         try:
             self._run(hand_ins, results)
         except KeyboardInterrupt:
             self.report.write(_in_order(results))
+            done = f"{_graded(hand_ins, results)} of {submitted(hand_ins)}"
             raise KeyboardInterrupt(
-                f"Interrupted; {len(results)} of {len(hand_ins)} submissions are graded and written. "
+                f"Interrupted; {done} submissions are graded and written. "
                 "The same command (without --fresh) continues from there."
             ) from None
         self.report.write(_in_order(results))
@@ -71,14 +72,16 @@ class ClassRun:
         """Return the result of a submission that cannot be run, or has not changed; None for all others."""
         if hand_in.problem:
             return not_run(hand_in)
-        return None if self.options.regrades(hand_in.student) else self.store.get(hand_in, self.conditions)
+        kept = None if self.options.regrades(hand_in.student) else self.store.get(hand_in, self.conditions)
+        return kept and replace(kept, canvas=hand_in.canvas)  # the same answers may have been attached again
 
     def _run(self, hand_ins: Sequence[HandIn], results: dict[int, Result]) -> None:
         """Run and judge all submissions that have no result, and add theirs to `results` one by one."""
         to_run = {place: hand_in for place, hand_in in enumerate(hand_ins) if place not in results}
         if not to_run:
             return
-        with Live(self.console, len(results), len(hand_ins)) as live:
+        graded = _graded(hand_ins, results)
+        with Live(self.console, graded, graded + len(to_run)) as live:
             for place, future in self._ended(to_run, live):
                 result = self._outcome(hand_ins[place], future)
                 results[place] = result
@@ -96,7 +99,9 @@ class ClassRun:
             missing = self.bench.lacks([hand_in.source for hand_in in to_run.values()])
             if missing:
                 names = ", ".join(sorted(source.exercise for source in missing))
-                self.console.print(f"The reference answers of {names} run first, which takes a minute or two.")
+                self.console.print(
+                    f"The reference answers of {names} run first, which takes a few minutes.", soft_wrap=True
+                )
                 for reference in [workers.submit(self.bench.expected, source) for source in missing]:
                     reference.result()
                 exercises = [hand_in.source.exercise for hand_in in to_run.values()]
@@ -136,6 +141,16 @@ def time_needed(exercises: Sequence[str], seconds: Mapping[str, float], jobs: in
     many = "1 submission" if len(exercises) == 1 else f"{len(exercises)} submissions"
     named = " and ".join(f"{time:.0f} s for each {name}" for name, time in each.items())
     return f"{many} will take about {duration(whole)}: {named}, {at_once} at a time."
+
+
+def submitted(hand_ins: Sequence[HandIn]) -> int:
+    """Return how many of `hand_ins` were handed in at all, readable or not."""
+    return sum(hand_in.problem is None or hand_in.problem[0] != "missing" for hand_in in hand_ins)
+
+
+def _graded(hand_ins: Sequence[HandIn], results: Mapping[int, Result]) -> int:
+    """Return how many submissions have been run, now or earlier."""
+    return sum(hand_ins[place].problem is None for place in results)
 
 
 def _in_order(results: dict[int, Result]) -> list[Result]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..build.source import Source
 from .bench import Bench
-from .class_run import ClassRun
+from .class_run import ClassRun, submitted
 from .intake.collect import class_below, collect, one_student
 from .intake.hand_in import HandIn
 from .judge.result import Result
@@ -58,7 +58,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
         with open_store(out, submissions) as store, WarmServers() as servers:
             conditions = _conditions(store, settings, bool(servers.bubblewrap), console)
             report = Report(out, conditions, len(hand_ins), people, policy, sender=settings.email)
-            run = ClassRun(settings, store, report, Bench(conditions, servers), console)
+            run = ClassRun(settings, store, report, Bench(conditions, servers, store), console)
             results = _graded(run, hand_ins)
             while settings.watch and (seen := _something_new(submissions, seen, console)):
                 # What was asked for once is done: from now on only what is new is run.
@@ -83,7 +83,9 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
     report, names = run.report, {}
     if run.options.anonymous:
         names = pseudonyms(report.out / "names.csv", dict.fromkeys(hand_in.student for hand_in in hand_ins))
-    report = replace(report, planned=len(hand_ins), names=names)
+    sliced = run.options.slice[1] > 1  # then others may have submitted, too
+    students = None if sliced else {hand_in.student for hand_in in hand_ins}
+    report = replace(report, planned=len(hand_ins), names=names, students=students)
     _print_task(hand_ins, run.console)
     results = replace(run, report=report).grade(hand_ins)
     _print_summary(results, report, run.console)
@@ -155,8 +157,8 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
 def _print_task(hand_ins: list[HandIn], console: Console) -> None:
     """Print what is going to be graded."""
     students, names = len({h.student for h in hand_ins}), sorted({h.source.exercise for h in hand_ins})
-    missing = sum(map(_is_missing, hand_ins))
-    line = f"{_count(students, 'student')}, {_count(len(hand_ins) - missing, 'submission')} for {', '.join(names)}"
+    missing = len(hand_ins) - submitted(hand_ins)
+    line = f"{_count(students, 'student')}, {_count(submitted(hand_ins), 'submission')} for {', '.join(names)}"
     console.print(line + (f"; {missing} not submitted." if missing else "."), markup=False, soft_wrap=True)
 
 

@@ -1,7 +1,9 @@
 """Threads that each wait for a submission to run, and end what runs when the grader is interrupted."""
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +31,8 @@ class Workers:
         return future
 
     def __enter__(self) -> "Workers":
+        if sys.platform != "win32":  # Python's own, for all processes; if it were ended, Python would warn of leaks
+            resource_tracker.ensure_running()
         self._bystanders.update(psutil.Process().children(recursive=True))
         return self
 

@@ -301,15 +301,16 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
             f"it gets {max(got['right']):.1%} of the test images right; correct training gets at least {floor:.0%}. "
             f"{look}"
         )
+    if not got["evaluated"]:  # first, because figures in training mode may be far from the model's or close to them
+        return "the model was never called in evaluation mode: call model.eval() before the test images."
     if not min(abs(got["accuracy"] - right) for right in got["right"]) <= 0.005:
-        return f"it reports an accuracy of {got['accuracy']:.4g}, but its model gets {got['right'][0]:.1%} right."
+        share = f"{got['right'][0]:.4f} of the test images"
+        return f"it reports an accuracy of {got['accuracy']:.4f}, but its model gets {share} right."
     if not abs(got["accuracy"] * got["tests"] - round(got["accuracy"] * got["tests"])) <= 0.01:
         return (
             f"it reports {got['accuracy']:.3%}, which is not a whole number of {got['tests']} test images. "
             "The mean over batches of different sizes is not the share of the images."
         )
-    if not got["evaluated"]:
-        return "the model was never called in evaluation mode: call model.eval() before the test images."
     if got["evaluated"] < got["tests"]:
         return f"only {got['evaluated']} of {got['tests']} test images went through the model in evaluation mode."
     return None

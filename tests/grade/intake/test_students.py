@@ -31,6 +31,7 @@ def test_a_folder_and_an_archive_of_the_same_name_are_two_students(tmp_path):
     assert sorted({h.student for h in collect(tmp_path, EXERCISES)}) == ["ada", "ada.zip", "ben"]
     assert_whole(first(tmp_path))
     assert_whole(first(tmp_path, X2, "ada.zip"))
+    assert_problem(first(tmp_path, X1, "ada.zip"), "missing", f"the ZIP file contains {X2.name}.ipynb (X2).")
 
 
 def test_canvas_puts_the_files_of_all_students_side_by_side(tmp_path, capsys):
@@ -40,13 +41,39 @@ def test_canvas_puts_the_files_of_all_students_side_by_side(tmp_path, capsys):
     put(tmp_path / "untitled.ipynb", text(X4))
     put(tmp_path / f"{X1.name}.ipynb", text())
     assert sorted({h.student for h in collect(tmp_path, EXERCISES)}) == [
-        NAME, "lovelaceada_12345_67890", "smithjo_333_444", "smithjo_LATE_111_222", "untitled.ipynb",
+        NAME, "lovelaceada", "smithjo_111", "smithjo_333", "untitled.ipynb",
     ]  # fmt: skip
-    assert_whole(first(tmp_path, X4, "lovelaceada_12345_67890"))
-    assert_whole(first(tmp_path, X4, "smithjo_LATE_111_222"))
+    assert_whole(first(tmp_path, X4, "lovelaceada"))
+    assert_whole(first(tmp_path, X4, "smithjo_111"), flags=["Late, according to Canvas."])
     assert_whole(first(tmp_path, X4, "untitled.ipynb"))
     assert_whole(first(tmp_path, X1, NAME))
     assert capsys.readouterr().out == ""
+
+
+def test_what_canvas_has_of_one_student_is_one_student(tmp_path):
+    put(tmp_path / f"lopezmaria_101_9001_{X1.name}.ipynb", text())
+    put(tmp_path / f"lopezmaria_LATE_101_9555_{X2.name}.ipynb", text(X2, solved=False))
+    put(tmp_path / f"lopezmaria_LATE_101_9556_{X2.name}-1.ipynb", text(X2))
+    put(tmp_path / "lopezmaria_101_9777_work.zip", zipped({f"{X4.name}.ipynb": text(X4)}))
+    assert {h.student for h in collect(tmp_path, EXERCISES)} == {"lopezmaria"}
+    assert_whole(first(tmp_path, X1, "lopezmaria"))
+    late = first(tmp_path, X2, "lopezmaria")
+    assert late.flags[0] == "Late, according to Canvas."
+    assert late.canvas == "lopezmaria_LATE_101_9556"
+    assert_whole(first(tmp_path, X4, "lopezmaria"))
+    assert first(tmp_path, EXERCISES[2], "lopezmaria").canvas.endswith("_101_9001")  # the ID is known all the same
+
+
+def test_the_number_of_an_exercise_is_not_one_of_canvas(tmp_path):
+    put(tmp_path / f"ada_12_{X2.name}.ipynb", text(X2))
+    assert X2.name.startswith("04_")
+    assert first(tmp_path, X2, "ada_12").canvas == ""
+
+
+def test_of_files_from_canvas_the_last_attachment_counts(tmp_path):
+    put(tmp_path / f"ada_1_20_{X1.name}-1.ipynb", text())
+    put(tmp_path / f"ada_1_3_{X1.name}.ipynb", text().replace("growth_interval", "interval"))
+    assert first(tmp_path).canvas == "ada_1_20"
 
 
 def test_two_exercises_of_one_beginning_are_one_student(tmp_path):

@@ -149,6 +149,23 @@ def test_github_classroom_gives_each_check_its_points(tmp_path, platform, monkey
     assert json.loads((root / "result.json").read_text()) == asdict(result(missed={"scale_grows": TOO_LARGE}))
 
 
+def test_several_exercises_have_a_workflow_each_and_none_replaces_another(tmp_path, capsys):
+    words = ["autograder", "github", "--seed", "3", "--out", str(tmp_path / "both"), "--exercise"]
+    assert main([*words, "x1", "X2"]) == 0
+    assert "grades x1 with seed 3." in capsys.readouterr().out
+    for name in ("x1", "x2"):
+        path = tmp_path / "both" / name / ".github" / "workflows" / "classroom.yml"
+        assert f"--exercise {name} --seed 3" in path.read_text(encoding="utf-8")
+    words[words.index("--out") + 1] = str(tmp_path / "one")
+    assert main([*words, "x1"]) == main([*words, "x1"]) == 0
+    before = (tmp_path / "one" / ".github" / "workflows" / "classroom.yml").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main([*words, "x2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "does not grade x2" in line
+    assert (tmp_path / "one" / ".github" / "workflows" / "classroom.yml").read_text(encoding="utf-8") == before
+
+
 def test_an_exercise_that_is_not_there_is_one_line(tmp_path, capsys):
     assert main(["autograder", "github", "--exercise", "x9", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "There is no exercise 'x9'. The exercises are x1, x2, x3, x7, x5, x6, x4.\n"

@@ -47,6 +47,11 @@ def test_canvas_takes_names_and_numbers_from_the_roster():
     assert rows[3][:5] == ["ben", "", "", "ben", ""]
 
 
+def test_canvas_gets_its_own_number_back():
+    rows = list(csv.reader(StringIO(canvas([result("ada", canvas="lovelaceada_LATE_12_345"), result("ben")], ROSTER))))
+    assert [row[:3] for row in rows[2:]] == [["Lovelace, Ada", "12", "0042"], ["ben", "", ""]]
+
+
 def test_no_student_sets_what_canvas_thinks_an_exercise_is_worth():
     rows = list(csv.reader(StringIO(canvas([result("Points Possible")], {}))))
     assert ["Points Possible" in row[0] for row in rows] == [False, True, False]

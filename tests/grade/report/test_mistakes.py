@@ -20,6 +20,7 @@ def a_class(folder, *results):
 
 
 def test_a_mistake_is_counted_over_classes_and_has_a_page(tmp_path, capsys):
+    checks = [v.check for v in result().verdicts]
     other = TOO_LARGE.replace("4.0x", "8.0x")
     first = a_class(
         tmp_path / "spring",
@@ -28,6 +29,7 @@ def test_a_mistake_is_counted_over_classes_and_has_a_page(tmp_path, capsys):
         ),
         result("ben", missed={"scale_grows": other}),
         missing("cem"),
+        result("dan", missed=dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET)), status="blank"),
     )
     second = a_class(
         tmp_path / "autumn",

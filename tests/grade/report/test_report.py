@@ -9,13 +9,15 @@ from helpers.course.grade.report.audit import flag
 from helpers.course.grade.report.pseudonyms import pseudonyms
 from helpers.course.grade.report.report import Report
 from helpers.course.grade.report.roster import Person
+from helpers.exercises.base import Outcome
+from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
 import nbformat
 
 from ..results import CONDITIONS, GRADED, TOO_LARGE, X1, missing, result, rows_of, stubs
 
 ADA = "Ada Lovelace_12345_assignsubmission_file_"
-PEOPLE = {ADA: Person(ADA, "Ada\nLovelace", "1815", "ada@example.org")}
+PEOPLE = {ADA: Person(ADA, "Lovelace,\nAda", "1815", "ada@example.org")}
 
 
 def everything(out):
@@ -60,7 +62,8 @@ def test_feedback_goes_back_to_moodle_under_the_name_of_the_folder(tmp_path):
 def test_feedback_goes_back_to_canvas_as_a_notebook_under_the_name_it_came_with(tmp_path):
     late = "lovelaceada_LATE_12_345"
     missed = {"scale_grows": TOO_LARGE}
-    results = [result(late, missed=missed), result("ben"), result("cem_1_2", source=GRADED[1]), missing("dan_3_4")]
+    cem = result("cem", source=GRADED[1], canvas="cem_1_2")
+    results = [result("lovelaceada", missed=missed, canvas=late), result("ben"), cem, missing("dan_3_4")]
     Report(tmp_path, CONDITIONS, 4).write(results)
     assert sorted(path.name for path in tmp_path.glob("*.zip")) == ["canvas_feedback_x1.zip", "canvas_feedback_x2.zip"]
     with zipfile.ZipFile(tmp_path / "canvas_feedback_x1.zip") as archive:
@@ -75,6 +78,20 @@ def test_feedback_goes_back_to_canvas_as_a_notebook_under_the_name_it_came_with(
     assert {cell.cell_type for cell in notebook.cells} == {"raw"}
 
 
+def test_what_was_not_attempted_has_no_hint_in_a_notebook_for_canvas(tmp_path):
+    blank = {"scale_grows": (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET), "memory_falls": TOO_LARGE}
+    theirs = result(missed=blank, canvas="ada_1_2")
+    Report(tmp_path, CONDITIONS, 1).write([theirs])
+    with zipfile.ZipFile(tmp_path / "canvas_feedback_x1.zip") as archive:
+        notebook = nbformat.reads(archive.read(archive.namelist()[0]).decode(), 4)
+    text = "\n".join(cell.source for cell in notebook.cells)
+    hints = {v.check: v.hint.splitlines()[0] for v in theirs.verdicts}
+    assert "Not attempted:\nExpected: " in text
+    assert NOT_ATTEMPTED_YET not in text
+    assert hints["scale_grows"] not in text
+    assert hints["memory_falls"] in text
+
+
 def test_each_flag_leads_to_a_page_with_its_line_marked(tmp_path):
     code = {**stubs(X1), "scaler": "import math\nx = eval('<b>1</b>')\n"}
     flags = ["scaler, line 2: uses `eval`.", "replaced torch.norm while scale_grows ran", "step: opens a file (open)"]
@@ -87,6 +104,32 @@ def test_each_flag_leads_to_a_page_with_its_line_marked(tmp_path):
     assert page.count('<section id="flag-') == 3
     meanings = [flag(text).meaning for text in [*flags, "resembles ben (80%)", "something else"]]
     assert len(set(meanings)) == 5
+
+
+def test_a_flag_for_resemblance_links_the_other_code(tmp_path):
+    code = {"step": "\n".join(f"a{n} = torch.f{n}(b{n}, c{n})" for n in range(40))}
+    names = ("ada", "ben", "cem")
+    Report(tmp_path, CONDITIONS, 3).write([result(name, answers=code) for name in names])
+    page = (tmp_path / "audit" / "x1-ada.html").read_text(encoding="utf-8")
+    for other in names[1:]:
+        assert f'<a href="x1-{other}.html#code"><bdi>{other}</bdi></a>' in page
+        assert '<section id="code">' in (tmp_path / "audit" / f"x1-{other}.html").read_text(encoding="utf-8")
+
+
+def test_pages_of_students_who_are_gone_are_removed_and_nothing_else(tmp_path):
+    flags = ["scaler, line 2: uses `eval`."]
+    first = Report(
+        tmp_path, CONDITIONS, 3, sender="me@example.org", roster={"okafro": Person("okafro", "O", "", "o@x.y")}
+    )
+    first.write([result("okafro", flags=flags), result("mc-okafro", flags=flags), result("zoe", flags=flags)])
+    mine = tmp_path / "feedback" / "mine.html"
+    mine.write_text("notes")
+    now = [result("okafor", flags=flags), result("mc-okafro")]  # zoe's has not been graded again yet
+    Report(tmp_path, CONDITIONS, 3, students={"okafor", "mc-okafro", "zoe"}).write(now)
+    pages = {path.name for path in tmp_path.glob("feedback/*")}
+    assert pages == {"okafor.html", "mc-okafro.html", "zoe.html", "mine.html"}
+    assert {path.name for path in tmp_path.glob("audit/*")} == {"x1-okafor.html", "x1-zoe.html"}
+    assert list(tmp_path.glob("letters/*")) == []
 
 
 def test_regrading_is_written_down(tmp_path):

@@ -45,6 +45,37 @@ def again(tmp_path, ran, **settings):
     return sorted(ran), run["seed"]
 
 
+def test_a_reference_runs_once_for_its_conditions(tmp_path, graders, monkeypatch, capsys):
+    asked = []
+
+    def expected(source, conditions, servers, seconds):
+        asked.append(source.exercise)
+        seconds[source.exercise] = 14.0
+        return {"scaler_check": {"scale_grows": {"scales": [1.0, float("inf")]}}}
+
+    seen = []
+    monkeypatch.setattr(bench, "expected_evidence", expected)
+    monkeypatch.setattr(
+        bench, "grade_run", lambda hand_in, run, e: seen.append(e) or result(hand_in.student, answers=hand_in.answers)
+    )
+    again(tmp_path, graders, seed=5)
+    assert asked == ["x1"]
+    capsys.readouterr()
+    hand_in(tmp_path, "ada", " changed")
+    assert again(tmp_path, graders) == (["ada"], 5)
+    assert asked == ["x1"]
+    assert "reference answers" not in capsys.readouterr().out
+    assert seen[-1] == seen[0]
+    again(tmp_path, graders, seed=6)
+    assert asked == ["x1"] * 2
+    newest = max((tmp_path / "out" / "references").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_text(newest.read_text().replace("14.0", "15.0"))  # damaged
+    again(tmp_path, graders, regrade="ada")
+    assert asked == ["x1"] * 3
+    again(tmp_path, graders, seed=6, fresh=True)
+    assert asked == ["x1"] * 4
+
+
 def test_only_what_is_new_or_changed_is_run(tmp_path, graders, capsys):
     everybody, seed = again(tmp_path, graders)
     assert everybody == ["ada", "ben", "cem"]

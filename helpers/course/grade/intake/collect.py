@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 from ...build.source import Source, sources
@@ -16,6 +17,8 @@ from .outline import Outline, outline
 from .suspicious_code import flags_of
 
 _NOT_ONE_LINE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# What Canvas puts before the names of files in its download: NAME_USER_ATTACHMENT_ or NAME_LATE_USER_ATTACHMENT_.
+_CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<user>\d+)_(?P<attachment>\d+)_(?=[^_])")
 _SYSTEM = {".DS_Store", ".git", ".gitignore", ".ipynb_checkpoints", "__MACOSX", "Thumbs.db", "desktop.ini"}
 
 
@@ -28,12 +31,14 @@ class _Notebook:
         cells: empty when there is a problem.
         problem: why it cannot be read; "" if it can.
         home: the notebook of the course that it is a copy of; None if it resembles none.
+        canvas: what Canvas has put before the name of the file that it lay in; None if it did not come from there.
     """
 
     file: NotebookFile
     cells: list[Cell]
     problem: str
     home: Source | None
+    canvas: re.Match[str] | None = None
 
     @property
     def path(self) -> str:
@@ -49,13 +54,14 @@ class _Notebook:
         """Say what it is, or what is wrong with it."""
         if self.problem or not self.home:
             return self.problem or "no notebook of the course"
-        kind = "graded exercise" if self.home.graded else "ungraded lab"
+        kind = self.home.exercise.upper() if self.home.graded else "ungraded lab"
         return kind if self.file.name == f"{self.home.name}.ipynb" else f"{kind} {self.home.name}"
 
     def order(self) -> tuple:
         """Return the sort key that puts the one to be graded first."""
         untouched = outline(self.home).untouched(self.answers)
-        return untouched, _rank(self.file, self.home), self.file.depth, -self.file.modified, self.path
+        attachment = int(self.canvas["attachment"]) if self.canvas else 0  # Canvas counts up: the newest is the largest
+        return untouched, -attachment, _rank(self.file, self.home), self.file.depth, -self.file.modified, self.path
 
 
 def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
@@ -64,9 +70,11 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
     A student is, directly in `submissions`,
     - a folder, by its name as it stands (Moodle: "Ada Lovelace_12345_assignsubmission_file_");
     - a zip archive, by its name without the ending; beside a folder "ada", "ada.zip" is another student;
-    - all notebooks whose names are the same up to the name of an exercise, by that beginning (Canvas:
-      "lovelaceada_12345_67890_14_x4_lora-1.ipynb" is by "lovelaceada_12345_67890"; its numbers tell two of the same
-      name apart). A notebook whose name has no such beginning is a student by its whole name;
+    - all notebooks and archives that Canvas named after the same student: "lovelaceada_12345_67890_14_x4_lora-1.ipynb"
+      and "lovelaceada_LATE_12345_67999_work.zip" are by "lovelaceada". Two students of the same name, whose first
+      numbers differ, are "lovelaceada_12345" and "lovelaceada_12399";
+    - all other notebooks whose names are the same up to the name of an exercise, by that beginning. A notebook whose
+      name has no such beginning is a student by its whole name;
     - a link, which is not followed: all its submissions are unreadable.
     Hidden files, except those that begin with two dots, are left out; other files are named in a printed line.
 
@@ -74,7 +82,7 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
     newline and tab, and bytes that are no text.
 
     Which notebook is for which exercise is decided by its content. Of several the worked one, with the exact name,
-    in the shallowest folder, the newest, is taken.
+    in the shallowest folder, the newest, is taken; of files from Canvas, the one that was attached last.
 
     Raises:
         OSError: `submissions` cannot be listed.
@@ -130,13 +138,15 @@ def one_student(submissions: Path, exercises: list[Source]) -> bool:
 def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[Path]], list[str]]:
     """Map each student to their folder, archive or notebooks; return also the names of what belongs to nobody."""
     places: dict[str, list[Path]] = {}
-    strays, notebooks = [], []
+    strays, notebooks, attached = [], [], []
     with os.scandir(submissions) as entries:
         for entry in entries:
             hidden = entry.name.startswith(".") and not entry.name.startswith("..")
             plain = entry.is_file(follow_symlinks=False)
             if hidden or entry.name in _SYSTEM:
                 strays += [] if entry.name in _SYSTEM else [entry.name]
+            elif plain and _of_canvas(entry.name) and (is_notebook(entry.name) or entry.name.lower().endswith(".zip")):
+                attached.append(entry.name)
             elif plain and is_notebook(entry.name):
                 notebooks.append(entry.name)
             elif entry.is_dir(follow_symlinks=False) or entry.is_symlink() or entry.name.lower().endswith(".zip"):
@@ -148,7 +158,29 @@ def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[
         before = [name[:at] for source in exercises if (at := name.lower().rfind(source.name.lower())) > 0]
         student = max(before, key=len).removesuffix("_") if before else ""
         places.setdefault(name if not student or student in beside else student, []).append(submissions / name)
+    for student, names in _students_of_canvas(attached, set(places)).items():
+        places[student] = [submissions / name for name in names]
     return places, sorted(strays)
+
+
+def _of_canvas(name: str) -> re.Match[str] | None:
+    """Return what Canvas put before a file's name; None if nothing, as in "ada_12_04_x2_batch_256.ipynb"."""
+    found = _CANVAS.match(name)
+    cut = found and any(0 <= name.lower().rfind(source.name.lower()) < found.end() for source in sources())
+    return None if cut else found
+
+
+def _students_of_canvas(files: list[str], others: set[str]) -> dict[str, list[str]]:
+    """Map each student to the names of their files; who shares a name with somebody has Canvas's number behind it."""
+    users: dict[str, dict[str, list[str]]] = {}
+    for file in sorted(files):
+        found = _of_canvas(file)
+        users.setdefault(found["name"], {}).setdefault(found["user"], []).append(file)
+    return {
+        name if len(theirs) == 1 and name not in others else f"{name}_{user}": names
+        for name, theirs in users.items()
+        for user, names in theirs.items()
+    }
 
 
 def _student(name: str, others: set[str]) -> str:
@@ -163,20 +195,28 @@ def _student(name: str, others: set[str]) -> str:
 def _hand_ins(
     student: str, places: list[Path], prefix: str, exercises: list[Source], outlines: list[Outline]
 ) -> list[HandIn]:
-    """Read all that a student handed in; `prefix` is what an LMS puts before the names of their files."""
+    """Read all that a student handed in; `prefix` begins the names of their files, unless Canvas named them."""
     search = Search()
     notebooks: list[_Notebook] = []
 
-    def read(file: NotebookFile) -> _Notebook:
-        return _notebook(replace(file, path=file.path.removeprefix(prefix)), outlines)
+    canvas = [None if place.is_dir() else _of_canvas(place.name) for place in places]
+
+    def read(file: NotebookFile, found: re.Match[str] | None) -> _Notebook:
+        path = file.path.removeprefix(found[0] if found else prefix)
+        return replace(_notebook(replace(file, path=path), outlines), canvas=found)
 
     try:
-        for place in places:
-            notebooks += map(read, search.notebooks(place))  # map: no loop variable keeps the data of the last file
+        for place, found in zip(places, canvas, strict=True):
+            # map: no loop variable keeps the data of the last file
+            notebooks += map(read, search.notebooks(place), repeat(found))
     except Exception as error:  # whatever is in a folder, the others get their grades
         problem = ("unreadable", f"It could not be searched: {type(error).__name__}: {_shown(str(error))}.")
         return [HandIn(student, source, problem=problem) for source in exercises]
-    return [_hand_in(student, source, notebooks, search) for source in exercises]
+    zipped = len(places) == 1 and places[0].suffix.lower() == ".zip" and not places[0].is_dir()
+    where = "the ZIP file" if zipped else "the folder" if places[0].is_dir() else "the submission"
+    hand_ins = [_hand_in(student, source, notebooks, search, where) for source in exercises]
+    known = next((found[0][:-1] for found in canvas if found), "")  # also for what was not submitted
+    return [replace(hand_in, canvas=hand_in.canvas or known) for hand_in in hand_ins]
 
 
 def _notebook(file: NotebookFile, outlines: list[Outline]) -> _Notebook:
@@ -207,7 +247,7 @@ def _rank(file: NotebookFile, source: Source) -> int:
     return 0 if name == f"{source.name}.ipynb" else 1 if source.name.lower() in name.lower() else 2
 
 
-def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: Search) -> HandIn:
+def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: Search, where: str) -> HandIn:
     """Choose the notebook for `source` and take its answers.
 
     A notebook that cannot be read, and whose name does not tell what it is, may be the one for `source`.
@@ -215,7 +255,7 @@ def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: S
     broken = [notebook for notebook in notebooks if notebook.problem and notebook.home in (source, None)]
     readable = sorted((n for n in notebooks if n.home == source and not n.problem), key=_Notebook.order)
     if not readable:
-        problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search))
+        problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search, where))
         return HandIn(student, source, problem=problem)
     chosen, *others = readable
     answers, flags = outline(source).answers(chosen.cells)
@@ -225,7 +265,10 @@ def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: S
         reason = f"{_shown(chosen.path)} has none of the answer cells: {names}. {oddities}".strip()
         return HandIn(student, source, problem=("unreadable", reason))
     origin = _flags_of_choice(source, chosen, others, broken, search)
-    return HandIn(student, source, answers, flags=[*origin, *flags, *flags_of(answers)])
+    found = chosen.canvas
+    late = ["Late, according to Canvas."] if found and found["late"] else []
+    flags = [*late, *origin, *flags, *flags_of(answers)]
+    return HandIn(student, source, answers, flags=flags, canvas=found[0][:-1] if found else "")
 
 
 def _flags_of_choice(
@@ -257,14 +300,14 @@ def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | No
     return ("unreadable", f"{_listed(sentences, length=200)}.") if sentences else None
 
 
-def _missing(source: Source, notebooks: list[_Notebook], search: Search) -> str:
-    """Say that nothing was submitted for `source`, and what was submitted instead."""
+def _missing(source: Source, notebooks: list[_Notebook], search: Search, where: str) -> str:
+    """Say that nothing was submitted for `source`, and what was submitted instead; `where` is "the folder"."""
     expected = f"{source.name}.ipynb"
     for notebook in notebooks:
         if _rank(notebook.file, source) < 2 and notebook.home:
             return f"{expected} was not submitted: {_shown(notebook.path)} contains {notebook.home.name}."
     others = [f"{n.path} ({n.description()})" for n in notebooks]
-    text = f"the folder contains {_listed(others, length=160)}" if others else "there is no notebook in the folder"
+    text = f"{where} contains {_listed(others, length=160)}" if others else f"there is no notebook in {where}"
     if search.others:
         text += f"; other files: {_listed(search.others)}"
     if search.links:

@@ -21,6 +21,7 @@ class HandIn:
         answers: the student's code, by answer cell.
         problem: (status, reason) when nothing can be graded.
         flags: what a human should look at; no flag costs a point.
+        canvas: what Canvas put before the file's name, as "lovelaceada_LATE_12345_67890"; "" if it came from elsewhere.
     """
 
     student: str
@@ -28,6 +29,7 @@ class HandIn:
     answers: dict[str, str] = field(default_factory=dict)
     problem: tuple[str, str] | None = None
     flags: list[str] = field(default_factory=list)
+    canvas: str = ""
 
 
 def reference_hand_in(source: Source) -> HandIn:

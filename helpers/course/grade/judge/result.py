@@ -21,6 +21,7 @@ class Result:
         answers: the learner's code, by answer cell.
         flags: what a human should look at; no flag costs a point.
         seconds: how long the submission ran; 0 if it did not.
+        canvas: as in `HandIn`.
     """
 
     student: str
@@ -31,6 +32,7 @@ class Result:
     answers: dict[str, str]
     flags: list[str]
     seconds: float
+    canvas: str = ""
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Result":
@@ -128,7 +130,9 @@ def not_run(hand_in: HandIn) -> Result:
         for check in part.checks
     ]
     exercise = hand_in.source.exercise
-    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, hand_in.flags, 0.0)
+    return Result(
+        hand_in.student, exercise, status, reason, verdicts, hand_in.answers, hand_in.flags, 0.0, hand_in.canvas
+    )
 
 
 def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]]) -> Result:
@@ -143,8 +147,8 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
     flags, tampered = _flags(run)
     status, reason = _status(run, verdicts, tampered)
     flags = [*hand_in.flags, *flags]
-    exercise = hand_in.source.exercise
-    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, flags, run.seconds)
+    exercise, answers = hand_in.source.exercise, hand_in.answers
+    return Result(hand_in.student, exercise, status, reason, verdicts, answers, flags, run.seconds, hand_in.canvas)
 
 
 def _why_no_evidence(run: Run, cell: str) -> tuple[Outcome, str]:

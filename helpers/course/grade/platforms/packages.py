@@ -9,6 +9,7 @@ from ....core.files import ROOT, atomic_write
 from ....exercises.checking import find_part
 from ...build.notebooks import repository
 from ..intake.exercise_notebook import checks_of, title_of
+from ..options import GradeError
 from .single import exercise_source
 
 _TEMPLATES = jinja2.Environment(
@@ -51,10 +52,14 @@ def github_workflow(exercise: str, seed: int, out: Path) -> Path:
     """Write `out`/.github/workflows/classroom.yml, for the template repository of the assignment.
 
     Raises:
-        GradeError: there is no such exercise.
+        GradeError: there is no such exercise, or `out` has the workflow of another.
     """
     source = exercise_source(exercise)
     path = out / ".github" / "workflows" / "classroom.yml"
+    if path.exists() and f"--exercise {exercise} " not in path.read_text(encoding="utf-8"):
+        raise GradeError(
+            f"{path} does not grade {exercise}. Give another --out: each exercise needs its own repository."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     checks = [check for part in checks_of(source).values() for check in find_part(part).checks]
     text = _TEMPLATES.get_template("classroom.yml.jinja").render(

@@ -1,6 +1,7 @@
 """The page for whoever decides on a flag: what it says, what it means, and the code that it is about."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..judge.result import Result
@@ -72,10 +73,15 @@ def audit_name(result: Result) -> str:
     return f"{result.exercise}-{page_name(result.student)}"
 
 
-def audit(result: Result, conditions: Conditions) -> str:
-    """Return the page on all flags of `result`."""
+def audit(result: Result, conditions: Conditions, alike: Sequence[str] = ()) -> str:
+    """Return the page on all flags of `result`; `alike` are the students whose submissions resemble it."""
     flags = [flag(text) for text in result.flags]
     code = {cell: list(enumerate(text.splitlines(), 1)) for cell, text in result.answers.items()}
     return PAGES.get_template("audit.html").render(
-        r=result, flags=flags, code=code, conditions=conditions, page=page_name(result.student)
+        r=result,
+        flags=flags,
+        code=code,
+        conditions=conditions,
+        page=page_name(result.student),
+        others=[(student, f"{result.exercise}-{page_name(student)}") for student in alike],
     )

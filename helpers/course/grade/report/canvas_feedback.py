@@ -7,18 +7,16 @@ one, so what goes back for a notebook has to be a notebook.
 """
 
 import io
-import re
 import zipfile
 from collections.abc import Iterable
 
 from nbformat import writes
 from nbformat.v4 import new_notebook, new_raw_cell
 
+from ....exercises.base import Outcome
 from ...build.source import sources
 from ..judge.result import Result
 from .feedback import sections
-
-_FROM_CANVAS = re.compile(r"_\d+_\d+$")
 
 
 def canvas_feedback(results: Iterable[Result]) -> bytes | None:
@@ -31,11 +29,11 @@ def canvas_feedback(results: Iterable[Result]) -> bytes | None:
         None if no submission came from Canvas.
     """
     names = {source.exercise: source.name for source in sources() if source.graded}
-    theirs = [r for r in results if r.answers and _FROM_CANVAS.search(r.student)]
+    theirs = [r for r in results if r.answers and r.canvas]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for r in sorted(theirs, key=lambda r: r.student):
-            name = f"{r.student}_{names[r.exercise]}.ipynb"
+            name = f"{r.canvas}_{names[r.exercise]}.ipynb"
             text = writes(_notebook(r)).encode(errors="backslashreplace")
             archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980, always the same
     return file.getvalue() if theirs else None
@@ -48,9 +46,11 @@ def _notebook(result: Result) -> dict:
     for part in sections(result):
         lines = [f"{part.title}: {part.points} of {part.maximum} points"]
         for missed in part.missed:
-            lines += ["", f"Missed: {missed.diagnosis}"]
+            blank = missed.verdicts[0].outcome is Outcome.NOT_ATTEMPTED
+            lines += ["", "Not attempted:" if blank else f"Missed: {missed.diagnosis}"]
             for verdict in missed.verdicts:
-                lines += [f"Must hold: {verdict.rule} ({verdict.check})", *verdict.hint.splitlines()]
+                hint = [] if blank else verdict.hint.splitlines()  # as on the page
+                lines += [f"Expected: {verdict.rule} ({verdict.check})", *hint]
         lines += [f"Passed: {verdict.rule}" for verdict in part.passed]
         texts.append("\n".join(lines))
     cells = [new_raw_cell(text, id=f"feedback-{number}") for number, text in enumerate(texts)]

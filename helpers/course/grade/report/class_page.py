@@ -117,9 +117,23 @@ def _misses(tried: list[Result]) -> list[Miss]:
         # Figures differ from submission to submission where the mistake is the same.
         alike = [re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) for v in wrong]
         most = Counter(alike).most_common(1)[0][0] if wrong else ""
-        example = wrong[alike.index(most)].diagnosis[:300] if wrong else ""
+        example = _shortened(wrong[alike.index(most)].diagnosis) if wrong else ""
         misses.append(Miss(check, verdicts[0].rule, len(wrong), len(verdicts) - len(wrong), example))
     return sorted(misses, key=lambda miss: (-miss.count, -miss.blank))
+
+
+def _shortened(text: str, most: int = 300) -> str:
+    """Return a diagnosis that fits into the table, cut between words and not within code.
+
+    >>> _shortened("The call `a b c` fails", 13), _shortened("The call", 18)
+    ('The call …', 'The call')
+    """
+    if len(text) <= most:
+        return text
+    text = text[:most].rpartition(" ")[0] or text[:most]
+    if text.count("`") % 2:
+        text = text[: text.rindex("`")]
+    return f"{text.rstrip()} …"
 
 
 def _histogram(name: str, tried: list[Result], blank: int) -> Markup:

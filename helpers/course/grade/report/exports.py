@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from xml.etree import ElementTree as xml
 
 from ....exercises.base import Outcome
@@ -22,6 +23,14 @@ def results_json(results: Iterable[Result], conditions: Conditions) -> str:
 
 def _points(r: Result) -> dict[str, float | bool | None]:
     return {"total": r.total if r.has_grade else None, "maximum": r.maximum, "blank": r.blank}
+
+
+def students_in(path: Path) -> set[str]:
+    """Return the students whom the results of a run name, as people saw them; none if there is no such file."""
+    try:
+        return {str(r["student"]) for r in json.loads(path.read_text(encoding="utf-8"))["results"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def junit(results: Iterable[Result], conditions: Conditions) -> str:

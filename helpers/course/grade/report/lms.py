@@ -18,12 +18,13 @@ def canvas(results: Iterable[Result], roster: Mapping[str, Person]) -> str:
     """Return the CSV for Canvas: Grades, Import.
 
     Canvas wants the columns up to Section in this order and, in the row called Points Possible, what each exercise is
-    worth. It looks for a student by its own ID (left empty: nobody but Canvas knows it), then by SIS user ID (the
+    worth. It looks for a student by its own ID (which the names of files from Canvas contain), then by SIS user ID (the
     roster's id), by SIS login ID (the roster's email; without a roster the folder), and last by name. A column fills
     the assignment of the same title, and is offered as a new assignment where there is none.
     """
     results = list(results)
     exercises = _maxima(results)
+    numbers = {r.student: r.canvas.split("_")[-2] for r in results if r.canvas}
     rows: list[list[str | float | None]] = [
         ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *map(str.upper, exercises)],
         ["    Points Possible", "", "", "", "", *exercises.values()],
@@ -32,7 +33,7 @@ def canvas(results: Iterable[Result], roster: Mapping[str, Person]) -> str:
         person = roster.get(folder, Person(folder, folder, "", folder))
         # A student of that name would set what exercises are worth.
         name = person.name.replace("Points Possible", "Points possible")
-        rows.append([name, "", person.number, person.email, "", *map(points.get, exercises)])
+        rows.append([name, numbers.get(folder, ""), person.number, person.email, "", *map(points.get, exercises)])
     return sheet(rows)
 
 

@@ -69,7 +69,7 @@ def write_mistakes(folders: Sequence[Path], out: Path) -> Path:
     """
     results = {name: _read(folder) for name, folder in _class_names(folders).items()}
     found = mistakes(results)
-    tried = {name: Counter(r["exercise"] for r in theirs if r["seconds"]) for name, theirs in results.items()}
+    tried = {name: Counter(r["exercise"] for r in theirs if _attempted(r)) for name, theirs in results.items()}
     out.mkdir(parents=True, exist_ok=True)
     named = _named(found)
     for mistake, name in named:
@@ -77,6 +77,11 @@ def write_mistakes(folders: Sequence[Path], out: Path) -> Path:
         atomic_write(out / name, page)
     atomic_write(out / "index.html", PAGES.get_template("mistakes.html").render(mistakes=named, tried=tried))
     return out / "index.html"
+
+
+def _attempted(entry: dict[str, Any]) -> bool:
+    """Return whether a result, as in results.json, is of an answer that was attempted and has run."""
+    return entry["seconds"] > 0 and entry["status"] != "blank"
 
 
 def mistakes(results: dict[str, list[dict[str, Any]]]) -> list[Mistake]:

@@ -1,6 +1,6 @@
 """Write everything that a run reports. Every file is written whole or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ..store.conditions import Conditions
 from .audit import audit, audit_name
 from .canvas_feedback import canvas_feedback
 from .class_page import class_page
-from .exports import junit, results_json
+from .exports import junit, results_json, students_in
 from .feedback import by_student, feedback, page_name
 from .gradebook import gradebook
 from .history import add_to_history
@@ -30,6 +30,7 @@ class Report:
 
     Args:
         planned: how many submissions there are.
+        students: all whose submissions there are, graded or not; pages of others are removed. None removes none.
         roster: the students by folder; empty where there is none.
         policy: what checks are worth.
         names: what students are called on pages and in tables, by folder; who is not in it keeps the folder's name.
@@ -43,6 +44,7 @@ class Report:
     policy: Policy = field(default_factory=Policy)
     names: Mapping[str, str] = field(default_factory=dict)
     sender: str | None = None
+    students: Collection[str] | None = None
 
     def shown(self, result: Result) -> Result:
         """Return a result as people see it: with the points of the policy, under the student's name on pages."""
@@ -77,7 +79,10 @@ class Report:
             self._write("feedback", page_name(student), page)
         for r in shown:
             if r.flags:
-                self._write("audit", audit_name(r), audit(r, self.conditions))
+                self._write("audit", audit_name(r), audit(r, self.conditions, _alike(r, pairs)))
+            else:
+                (self.out / "audit" / audit_name(r)).unlink(missing_ok=True)
+        self._remove_pages_of_the_absent()
         self._write_letters(by_student(for_platforms), pages)
         self._write_archives(for_platforms, pages)
         files = {
@@ -109,6 +114,17 @@ class Report:
                 text = letter(self.sender, person, theirs, pages[self.name(student)])
                 self._write("letters", page_name(student).replace(".html", ".eml"), text)
 
+    def _remove_pages_of_the_absent(self) -> None:
+        """Remove what the last run wrote for students whose submissions are gone, or whose folder has a new name."""
+        if self.students is None:
+            return
+        here = set(map(self.name, self.students))
+        for student in students_in(self.out / "results.json") - here:
+            page = page_name(student)
+            audits = [f"audit/{source.exercise}-{page}" for source in sources() if source.graded]
+            for name in (f"feedback/{page}", f"letters/{page.replace('.html', '.eml')}", *audits):
+                (self.out / name).unlink(missing_ok=True)
+
     def _remove_named_pages(self) -> None:
         """Remove the pages that an earlier run wrote for those who have another name now."""
         for student in self.names:
@@ -129,9 +145,17 @@ def _pairs(source: Source, results: list[Result]) -> list[Pair]:
     return resembling_pairs(source.exercise, hand_ins, stubs_of(source).values(), solutions_of(source).values())
 
 
-def _flags(result: Result, pairs: list[Pair]) -> list[str]:
+def _others(result: Result, pairs: list[Pair]) -> list[tuple[str | None, float]]:
     mine = [p for p in pairs if p.exercise == result.exercise and result.student in (p.first, p.second)]
-    others = [(p.second if p.first == result.student else p.first, p.share) for p in mine]
+    return [(p.second if p.first == result.student else p.first, p.share) for p in mine]
+
+
+def _alike(result: Result, pairs: list[Pair]) -> list[str]:
+    return [name for name, _ in _others(result, pairs) if name is not None]
+
+
+def _flags(result: Result, pairs: list[Pair]) -> list[str]:
+    others = _others(result, pairs)
     flags = [f"resembles the published solution ({share:.0%})" for name, share in others if name is None]
     named = [f"{name} ({share:.0%})" for name, share in others if name is not None]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""

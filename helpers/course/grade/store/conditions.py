@@ -1,12 +1,17 @@
 """What all results of a run have in common: a result stands only while these conditions hold."""
 
 import hashlib
+import os
+import platform
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ....core.device import device_name
 from ....core.files import ROOT
 
 
@@ -40,6 +45,26 @@ def _word(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def machine() -> list[str]:
+    """Return what the figures of a reference depend on, apart from the course: the processor, Python and packages."""
+    packages = []
+    for name in ("torch", "numpy"):
+        try:
+            packages.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            packages.append(f"{name} unknown")
+    threads = [os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")]
+    return [
+        device_name(torch.device("cpu")),
+        str(os.cpu_count()),
+        platform.platform(),
+        platform.python_version(),
+        *packages,
+        *threads,
+    ]
 
 
 @cache

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from ....core.files import atomic_write
 from ..intake.hand_in import HandIn
 from ..judge.result import Result
-from .conditions import Conditions
+from .conditions import Conditions, machine
 
 
 class StoreError(Exception):
@@ -61,6 +61,7 @@ class Store:
     def __init__(self, out: Path) -> None:
         self._run = out / "run.json"
         self._results = out / "results"
+        self._references = out / "references"
         self._newest: dict[tuple[str, str], Result] | None = None  # by student and exercise; read when first asked for
 
     def seed(self, requested: int | None, fresh: bool) -> int:
@@ -70,8 +71,9 @@ class Store:
         """
         if fresh:
             self._run.unlink(missing_ok=True)
-            for path in self._results.glob("*-" + "?" * 32 + ".json"):
-                path.unlink()
+            for folder in (self._results, self._references):
+                for path in folder.glob("*-" + "?" * 32 + ".json"):
+                    path.unlink()
         if requested is not None:
             return requested
         last = _read(self._run).get("seed")
@@ -108,6 +110,25 @@ class Store:
         content = asdict(result)
         entry = {"result": content, "digest": _digest(content)}
         atomic_write(self._path(hand_in, conditions), json.dumps(entry, indent=1))
+
+    def reference(self, exercise: str, conditions: Conditions) -> tuple[dict[str, Any], float] | None:
+        """Return what the reference of an exercise showed on such a machine, and its seconds; None if not kept."""
+        entry = _read(self._reference_path(exercise, conditions))
+        if entry.get("digest") != _digest(entry.get("reference")):
+            return None
+        return entry["reference"]["expected"], entry["reference"]["seconds"]
+
+    def keep_reference(
+        self, exercise: str, conditions: Conditions, expected: Mapping[str, Any], seconds: float
+    ) -> None:
+        """Store what the reference of an exercise showed: evidence, which came as JSON."""
+        self._references.mkdir(exist_ok=True)
+        content = {"expected": expected, "seconds": seconds}
+        entry = {"reference": content, "digest": _digest(content)}
+        atomic_write(self._reference_path(exercise, conditions), json.dumps(entry))
+
+    def _reference_path(self, exercise: str, conditions: Conditions) -> Path:
+        return self._references / f"{exercise}-{_digest([exercise, asdict(conditions), machine()])}.json"
 
     def _path(self, hand_in: HandIn, conditions: Conditions) -> Path:
         exercise = hand_in.source.exercise
