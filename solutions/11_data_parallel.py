@@ -12,7 +12,7 @@
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, T34, C13 |
 #
-# The next lab, [[when_ranks_go_wrong]], gives each rank its rows, measures the speed of two ranks, and shows how ranks fail and how to recognize it. The graded exercise X3 follows.
+# The next lab, [[when_ranks_go_wrong]], gives each rank its rows, measures the speed of two ranks, and shows how ranks fail and how to recognize each failure. The graded exercise X3 follows.
 
 # %% name="setup" setup=true
 import time
@@ -342,7 +342,7 @@ print(f"distance from one process on the joint batch, after 5 steps: {distance(f
 print("one step sent:", four[0][1])
 
 # %% [markdown] name="byhand_explained"
-# There are two kinds of agreement here. The ranks agree with each other **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because adding up four sums of 16 rows rounds differently from one sum over 64 rows.
+# There are two kinds of agreement here. The ranks agree with each other **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. They agree with the single process only **up to rounding**, because adding four sums of 16 rows rounds differently from one sum over 64 rows.
 #
 # Each of the six gradients is sent in a message of its own, after the backward pass is over. That is correct but slow: each message costs another α, and the processor is idle while the messages travel.
 #

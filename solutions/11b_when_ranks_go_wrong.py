@@ -186,7 +186,7 @@ claims.record("P7", "weighting by rows repairs it", "60 and 4 rows", distance(we
 #
 # - Before the call each `.grad` is the gradient of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass, so its `.grad`s are `None`. It still takes part, and has gradients afterwards.
-# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. Every other parameter has a gradient on each rank that has rows.
+# - The `.grad` of a parameter with `requires_grad=False` stays `None` on all ranks. Every other parameter has a gradient on each rank that has rows.
 # - Use only collectives from `torch.distributed` (no sends and receives), and send each gradient once: do not gather everything on every rank. A few extra numbers are fine. Return nothing.
 #
 # The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
@@ -595,7 +595,7 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. With a standard deviation of 5 ms, each doubling adds about 2.5 ms at first and less than 1 ms at the end. (The figure's axis of ranks is logarithmic.) Now make rank 0 slower by 20 percent. With few ranks, rank 0 determines the step time. With thousands of ranks and a standard deviation of 10 ms, random delays cost more than the slow rank does. So on such a job, reduce the variation first.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. With a standard deviation of 5 ms, each doubling adds about 2.5 ms at first and less than 1 ms at the end. (The figure's rank axis is logarithmic.) Now make rank 0 slower by 20 percent. With few ranks, rank 0 determines the step time. With thousands of ranks and a standard deviation of 10 ms, random delays cost more than the slow rank does. So on such a job, reduce the variation first.
 #
 # ## 4 · A rank out of step
 #
@@ -670,8 +670,8 @@ else:
 #
 # - `calls` maps each rank to the list of calls that it made, in order. The ranks may come in any order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not modify it. There are two or more ranks, and a record may be empty.
 # - Two calls are alike if their names and sizes are equal. The line does not matter.
-# - If the ranks have made the same calls, it returns `None`.
-# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a rank's record has fewer than n calls, it counts as "no call".
+# - If the ranks have made the same calls, the function returns `None`.
+# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. A record with fewer than n calls counts as "no call" at n.
 # - `ranks` is a sorted list. If **more than half** of the ranks agree at n (on a call or on "no call"), it holds all other ranks. If no such majority exists, it holds all ranks.
 
 
@@ -720,11 +720,11 @@ if calls:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The author of that report suspects the environment, but mismatched calls point to the program. Look for a branch that the ranks take differently.
+# Both ranks are at call 80,078, and the two calls differ: one of the ranks took a different path through the program. The author of that report suspects the environment, but mismatched calls point to the program. Look for a branch that the ranks take differently.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
-# `NCCL_DEBUG=WARN` prints what goes wrong, and `NCCL_DEBUG=INFO` also prints how the ranks found each other. `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, and `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
+# `NCCL_DEBUG=WARN` prints what goes wrong, and `NCCL_DEBUG=INFO` also prints how the ranks found each other. `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, and `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. Each line begins with the host, the process, the thread and the GPU number.
 #
 # | line | meaning |
 # |---|---|

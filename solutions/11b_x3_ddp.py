@@ -57,7 +57,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, with the same numbers of rows; the last micro-batch of an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update equals the update of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
-# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else that large is sent. After the call, DDP still synchronizes in every backward pass, as before it.
+# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else that large is sent. After the call, DDP still synchronizes in every backward pass, as it did before.
 # 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None. The optimizer holds the trained parameters and no frozen ones, in one group or several.
 # 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row contributes the loss that it had when the model saw it.
 #

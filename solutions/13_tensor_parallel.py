@@ -395,7 +395,7 @@ explore(
 )
 
 # %% [markdown] name="block_text"
-# Now the block. It has two halves, attention and MLP, and in each half the paths split and then merge. Layers that share their input are in one module, `Into`. The list `serving` has the K/V head of each query head.
+# Now the block. It has two halves, attention and MLP, and in each half the paths split and then merge. Layers that share their input are in one module, `Into`. The list `serving` gives the K/V head for each query head.
 
 # %% name="block"
 print(inspect.getsource(Block))
@@ -407,7 +407,7 @@ print(inspect.getsource(Block))
 print(inspect.getsource(cut_block))
 
 # %% [markdown] name="shared_text"
-# The next cell makes the block of each rank with your `kv_heads_of`, `Enter` and `Leave`. It runs the block forward and backward (`step`) and compares the gradient of the k matrix with one process, before and after your `sum_shared`.
+# The next cell builds each rank's block with your `kv_heads_of`, `Enter` and `Leave`. It runs the block forward and backward (`step`) and compares the gradient of the k matrix with that of one process, before and after your `sum_shared`.
 
 
 # %% name="shared"

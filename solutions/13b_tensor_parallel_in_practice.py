@@ -67,8 +67,8 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="again_text"
 # This lab continues [[tensor_parallel]], from which you need four things. The course's versions are imported above.
 #
-# - **`Enter` and `Leave`** are the functions for autograd where the ranks' paths split and merge. `Enter` passes its tensor through and sums the gradient over the ranks. `Leave` sums its tensor and passes the gradient through. Each sum is an all-reduce.
-# - **`column(x, weight)`** is a linear layer of which each rank has a part of the outputs. It calls `Enter`.
+# - **`Enter` and `Leave`** are the autograd functions for the points where the ranks' paths split and merge. `Enter` passes its tensor through and sums the gradient over the ranks. `Leave` sums its tensor and passes the gradient through. Each sum is an all-reduce.
+# - **`column(x, weight)`** is a linear layer whose outputs are split across the ranks. It calls `Enter`.
 # - **The block** has two halves, attention and an MLP. In each half the paths split once and merge once, so a step takes four all-reduces. `cut_block` keeps this rank's part of each matrix, and calls one function before each half and another one after it. The 8 query heads share 2 K/V heads.
 # - Between a split and a merge, each rank has a part of the activations. The residual stream and the norms' outputs are **complete** on every rank.
 #
@@ -127,7 +127,7 @@ print(f"embedding off by {run_ranks(embedding_on_ranks, RANKS, device=where, mea
 #
 # **Contract.** `cross_entropy(logits, targets)` is called on every rank and returns the mean loss, the same on each rank, as a tensor without dimensions.
 #
-# - `logits` (n, V/N) belong to this rank's tokens of the vocabulary, in rank order: rank 0 has tokens 0 to V/N − 1. `targets` (n,) is complete and the same on each rank. A target is a token from 0 to V − 1, or -100, which is ignored. At least one target is not -100, and the mean is over those that are not.
+# - `logits` (n, V/N) are those for this rank's part of the vocabulary, in rank order: rank 0 has tokens 0 to V/N − 1. `targets` (n,) is complete and the same on each rank. A target is a token from 0 to V − 1, or -100, which is ignored. At least one target is not -100, and the mean is over those that are not.
 # - After every rank has called `backward()` on the loss or on a multiple of it, the gradient of `logits` is this rank's part of one process's gradient.
 # - Logits may be as large as ±10,000, and the target's logit may be the smallest. Loss and gradient must stay finite and correct.
 # - The forward pass sends only all-reduces, of 3 n numbers in total. The backward pass sends nothing.
@@ -206,7 +206,7 @@ claims.record(
 )
 
 # %% [markdown] name="loss_explained"
-# The loss sends three numbers per token, for any size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax, minus 1 at the target. A rank computes its part of that from its own logits and from the sums, which every rank has.
+# The loss sends three numbers per token, whatever the size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax, minus 1 at the target. A rank computes its part of that from its own logits and from the sums, which every rank has.
 #
 # The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds. The course's solution has the larger multiple of the two, because PyTorch's cross-entropy fuses steps that the solution writes out. Yours may differ, depending on how many tensors of this size it holds at a time. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
 #
@@ -232,7 +232,7 @@ sequence_saved_guess = Prediction("Activations on each of 4 ranks", my_guess, "o
 #
 # - `Gather.apply(x)` gets this rank's tokens x (B, T/N, ...) and returns all tokens (B, T, ...) in rank order, the same on each rank.
 # - `Scatter.apply(x)` gets this rank's partial sums x (B, T, ...) of all tokens and returns the sum over ranks for this rank's tokens (B, T/N, ...).
-# - The loss is now the sum of the ranks' losses, each computed from the rank's own tokens. After every rank has called `backward()`, each gradient equals that of one process, or this rank's tokens of it.
+# - The loss is now the sum of the ranks' losses, each computed from the rank's own tokens. After every rank has called `backward()`, each gradient equals that of one process, or the part of it that belongs to this rank's tokens.
 # - Each function calls one collective in the forward pass and one in the backward pass, and sends no more bytes than necessary. Results and gradients have the dtype of x.
 # - Do not change any input or incoming gradient. They need not be contiguous.
 #
@@ -412,7 +412,7 @@ random_guess.reveal(differing["a seed for each"])
 #
 # With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal, so the wide layer is no better than one that is a quarter as wide. (This lab does not train that case.)
 #
-# So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. With sequence parallelism, dropout on the residual stream uses the second as well, because each rank then has other tokens. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
+# So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. With sequence parallelism, dropout on the residual stream uses the second as well, because each rank then has different tokens. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
 #
 # ## 4 · PyTorch's own tensor parallelism
 #
@@ -574,7 +574,7 @@ claims.record(
 # %% [markdown] name="mesh_explained"
 # With the norms on both dimensions, clipping computes the joint norm over the whole mesh, and every rank clips by the same factor. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way as clipping does and needs one mesh as well. (This lab does not run that failure.)
 #
-# On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there as on 2 × 1. They still outweigh the activations. Here the parameters and the gradients travel once per step (the block is its own root, so it stays gathered for the backward pass), whatever the number of tokens; activations travel several times per layer, but 32 tokens are few.
+# On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there as on 2 × 1. They still outweigh the activations. Here the parameters and the gradients travel once per step, whatever the number of tokens (the block is its own root, so it stays gathered for the backward pass). Activations travel several times per layer, but only for 32 tokens.
 #
 # Bytes are not all that counts. Parameters can be gathered ahead of time. Activations cannot: every rank waits for them.
 #
@@ -627,7 +627,7 @@ print(f"within a machine, over NVLink: {waiting['NVLink']:.0f}%")
 #
 # Must a matmul wait until all of its input has arrived? In section 2 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next ones. The bytes stay the same, and so do the results, up to rounding.
 #
-# **Predict.** Between machines the GPUs wait for the percentage of the time that you have just seen. What percentage is it if every matmul is cut into 8 chunks?
+# **Predict.** You have just seen what percentage of the time GPUs in different machines wait. What is that percentage if every matmul is cut into 8 chunks?
 
 # %% name="async_guess"
 my_guess = None  # percent
@@ -669,7 +669,7 @@ explore(
 # %% [markdown] name="async_limits"
 # More chunks are not always better: with 8 chunks each matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not overlap with messages, either.
 #
-# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cells only calculate.
+# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. This lab runs neither: its cells only calculate times.
 #
 # ## 7 · What this run measured
 
@@ -680,11 +680,11 @@ claims
 # ## Recap
 #
 # - A cross-entropy over a split vocabulary sends three numbers per token, and no rank holds all logits.
-# - Sequence parallelism sends the same bytes as tensor parallelism. Of a block's activations it leaves only the inputs of the matmuls complete, and those can be gathered again.
+# - Sequence parallelism sends the same bytes as tensor parallelism. It leaves only the inputs of a block's matmuls complete, and those can be gathered again.
 # - If a norm sees only some of the tokens, add up the gradients of its copies. Shards need different random numbers on each rank, and tensors that all ranks hold need the same ones.
 # - A plan for `parallelize_module` should split the paths once per half, at the shared input.
 # - Put all parameters on the same mesh, norms included: clipping needs that, and so do fused optimizers.
-# - Every rank waits for activations. In chunks, messages can hide behind the matmuls, but only if they take less time than the matmuls do.
+# - Every rank waits for activations. If matmuls are cut into chunks, messages can hide behind them, but only if the messages take less time.
 #
 # **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. Shard along the other dimension of the mesh ([[fully_shard]]). With slow links between machines, use a pipeline there.
 #

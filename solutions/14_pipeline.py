@@ -69,10 +69,10 @@ print(inspect.getsource(Stage))
 #
 # **Contract.** `run_forward(stage, i)` and `run_backward(stage, i)` run one pass of micro-batch i on this rank. They are called once for each i, first forward and later backward. Passes of other micro-batches may come in between. All ranks process the micro-batches in the same order.
 #
-# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. Every stage but the last sends its output, which also has that shape, to the next rank and returns None.
+# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the previous rank; it has the shape and dtype of `stage.x[i]`. Every stage but the last sends its output, which also has that shape, to the next rank and returns None.
 # - The last stage returns the micro-batch's share of the loss, `F.mse_loss(output, stage.y[i])` divided by m, detached.
-# - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. Every stage but the first sends the gradient of its input to the rank before.
-# - After both passes of all micro-batches each rank has the gradients of one process. A stage's module runs once per micro-batch, and nothing else is sent.
+# - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. Every stage but the first sends the gradient of its input to the previous rank.
+# - After both passes of all micro-batches, each rank's gradients equal those of one process. A stage's module runs once per micro-batch, and nothing else is sent.
 # - A pass does not wait until its message has been received. It appends the pair (work, tensor) to `stage.sending`; `stage.finish()` waits for all of them at the end of the step.
 # - After `run_backward(stage, i)` only `stage.x` and the messages in `stage.sending` may keep the input or output of micro-batch i alive.
 
@@ -126,7 +126,7 @@ hint("pipeline.stage")
 #
 # The first line goes through. Then both ranks send, and neither reaches its third line, where it would receive. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.
 #
-# Now four ranks run your two functions on the whole batch as one micro-batch. Do they get the gradients of one process?
+# Now four ranks run your two functions on the whole batch as one micro-batch. Do they get the same gradients as one process?
 
 
 # %% name="stage_run"
@@ -312,7 +312,7 @@ except Stuck as error:
 # %% [markdown] name="stuck_explained"
 # Without a warm-up the result is right, but only one micro-batch is in flight at a time. In the mixed case rank 0 has no warm-up and rank 1 follows GPipe, and each waits for the other. On real ranks such a run hangs without an error message until a timeout.
 #
-# Your lists fit together. Here ranks run them by the clock:
+# Your lists fit together. Here ranks run them, timed by the clock:
 
 # %% name="same_clocked"
 pair = {"GPipe": lines[8], "1F1B": Pipeline.of(one_f_one_b, 4, 8)}
@@ -326,7 +326,7 @@ show(picture, "After a short warm-up blue and orange bars alternate in each row.
 record_bubble(claims, "1F1B has the bubble of GPipe", "4 ranks, 8 micro-batches", runs["1F1B"], 300 / 11, 300 / 19)
 
 # %% [markdown] name="held_text"
-# The bubble is the same. (The clocked difference comes from messages and late timers.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory. Here are the activations of steps with 4, 8 and 16 micro-batches of 8 rows each.
+# The bubble is the same. (The difference in the clocked figures comes from messages and late timers.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory. Here are the activations of steps with 4, 8 and 16 micro-batches of 8 rows each.
 
 # %% name="held"
 methods = {"GPipe": gpipe, "1F1B": one_f_one_b}
@@ -402,7 +402,7 @@ show_table(table)
 # %% [markdown] name="interleaved_explained"
 # The bubble is (R − 1) / (v m + R − 1), a little more than half that of 1F1B. The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, counted per chunk, and each takes half as much.)
 #
-# So far messages took almost no time. The simulator can show what a slow link costs: let each message take a quarter of a full stage's forward pass, while all ranks continue to compute.
+# So far, messages have taken almost no time. The simulator can show what a slow link costs: let each message take a quarter of a full stage's forward pass, while all ranks continue to compute.
 #
 # **Predict.** By how many ticks do such messages lengthen a step of 1F1B with 4 ranks and 16 micro-batches? A forward pass takes one tick.
 

@@ -75,7 +75,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # This lab continues [[pipeline]], from which you need four things:
 #
 # - A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3, and `("B", 3)` is its backward pass. If a rank has several thin stages, its *chunks*, a third entry names the chunk.
-# - The course's **engine** runs such lists on ranks. `simulated()` runs them without processes or messages. `clock_pipelines` runs them on ranks by a clock, in which each action lasts for a fixed time: one **tick** for the forward pass of a full stage, two ticks for its backward pass.
+# - The course's **engine** runs such lists on ranks. `simulated()` runs them without processes or messages. `clock_pipelines` runs them on ranks with a clock that gives each action a fixed time: one **tick** for the forward pass of a full stage, two ticks for its backward pass.
 # - The **bubble** is the time for which ranks are idle. With R ranks and m micro-batches it is (R − 1) / (m + R − 1) of the step for GPipe and 1F1B, and (R − 1) / (v m + R − 1) for the interleaved schedule with v chunks per rank.
 # - With GPipe a rank holds the activations of all micro-batches at once. With 1F1B rank r holds those of R − r micro-batches.
 #
@@ -182,7 +182,7 @@ show_table(table)
 # %% [markdown] name="zero_explained"
 # Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when it has no weight gradients to compute yet. Rank 0 holds as much memory as with 1F1B; the later ranks, which held less, now hold more.
 #
-# In a real model F, I and W do not take equally long, and the attention scores have no W. So the paper also has an algorithm that finds a schedule from measured times.
+# In a real model F, I and W do not take the same time, and the attention scores have no W. So the paper also has an algorithm that finds a schedule from measured times.
 #
 # ## 2 · PyTorch's own schedules
 #
@@ -287,7 +287,7 @@ def train_stage(joint, steps=3):
 
 
 # %% [markdown] name="clip_guess_text"
-# **Predict.** Each of the four stages clips by its own norm, which is above the limit. How long is the first update of the whole model, as a multiple of the right length?
+# **Predict.** Each of the four stages clips by its own norm, which is above the limit. What is the norm of the first update of the whole model, as a multiple of the right update's norm?
 
 # %% name="clip_guess"
 my_guess = None  # times
@@ -320,7 +320,7 @@ show_table(table)
 claims.record("T19", "joint norm: three clipped steps of one process", "4 stages", update.item(), "relative", 0, 1e-3)
 
 # %% [markdown] name="torch_list_text"
-# Clipping a stage by its own norm scales its gradients to the length of the limit. Four such stages together have √4 = 2 times that length. After three steps, the distance from the right update is as large as that update itself.
+# Clipping a stage by its own norm brings its gradient norm down to the limit. The joint norm of four such stages is √4 = 2 times the limit. After three steps, the distance from the right update is as large as that update itself.
 #
 # With several ranks per stage (section 4, or tensor parallelism within a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
 #
@@ -343,7 +343,7 @@ show_table(table)
 #
 # Next is `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch passes from stage 3 to stage 4 without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. PyTorch's engine gives us its list and computes gradients. Our engine then runs the list by its own clock, in which each action lasts for a fixed time. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. PyTorch's engine gives us its list and computes gradients. Our engine then runs the list with its own clock, which gives each action a fixed time. So you see how good PyTorch's *list* is if every action takes exactly its number of ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
 # **Predict.** There are 4 ranks and 8 micro-batches again. For what percentage of the step is a rank idle?
 
@@ -388,11 +388,11 @@ show_table(table)
 #
 # ## 3 · Unequal stages
 #
-# So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. An embedding only looks rows up and does almost no arithmetic.
+# So far, all stages have taken the same time. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. An embedding only looks rows up and does almost no arithmetic.
 #
 # Take the sizes of Llama 3.2 1B: 16 blocks of width 2,048, MLPs of width 8,192, 32 query heads and 8 K/V heads of width 64, a vocabulary of 128,256, and sequences of 4,096 tokens.
 #
-# **Predict.** The forward pass of how many blocks takes as many FLOPs as that of the head?
+# **Predict.** The head's forward pass takes as many FLOPs as the forward passes of how many blocks?
 
 # %% name="head_guess"
 my_guess = None  # blocks
@@ -402,7 +402,7 @@ my_guess = 2048 * 128256 / 60.8e6  # by parameters; attention's scores have none
 head_guess = Prediction("Forward pass of the head of Llama 3.2 1B", my_guess, "blocks")
 
 # %% [markdown] name="head_text"
-# Tensors on `meta` have no data, so counting takes almost no time and memory. Attention is causal: fused kernels skip the masked half of the scores, but the counter includes it, so we subtract half.
+# Tensors on `meta` have no data, so counting takes almost no time or memory. Attention is causal: fused kernels skip the masked half of the scores, but the counter includes it, so we subtract half.
 
 # %% name="head"
 T, WIDTH, VOCABULARY = 4096, 2048, 128256
@@ -435,7 +435,7 @@ print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 /
 #
 # **Contract.** `finish_step(parameters, table, ends, limit)` is called on every rank of a pipeline with one stage per rank, after `schedule.step(...)` and before the optimizer's step.
 #
-# - `parameters` is a list of this stage's parameters, each with a gradient. On the first and the last rank, `table` is the one of them that is this rank's copy of the tied table; on all other ranks it is None. `ends` is the process group of the first and the last rank.
+# - `parameters` is a list of this stage's parameters, each with a gradient. On the first and the last rank, `table` is one of these parameters, this rank's copy of the tied table; on all other ranks it is None. `ends` is the process group of the first and the last rank.
 # - Afterwards both copies of the table have the gradient that the table has in one process.
 # - The gradients are clipped to the norm `limit`, as `clip_grad_norm_` does in one process, where the table occurs once. Return the joint norm before clipping, as a float or a tensor, the same on every rank.
 # - The table's gradient is sent once, between the two ends. Apart from that, only one number is sent, for the norm. Parameters do not change.

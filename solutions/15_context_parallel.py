@@ -354,7 +354,7 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
 # **Contract.** `ring_backward(gradient, inputs, results, order)` is called on every rank (two or more) and returns this rank's `(dq, dk, dv)`.
 #
 # - `inputs` is `(q, k, v)`, which `ring_forward` took, and `results` is `(out, lse)`, which it returned. `gradient` has the shape of `out`. All gradients equal those of one process.
-# - Compute all of them with `attend_backward`, called once for each pair of chunks. Compute no masked pairs, and repeat nothing from the forward pass.
+# - Compute all of them with `attend_backward`, called once for each pair of chunks. Do not compute masked pairs, and do not repeat any part of the forward pass.
 # - Each rank sends, point to point, at most N − 1 blocks of keys and of values, and at most N blocks of each of their gradients.
 # - The keys and values for the next step are on their way before this step's block is computed.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks. The inputs, including `order`, are not changed.
@@ -528,7 +528,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 #
 # The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks it falls by nearly half; the last column shows how many more blocks a rank holds with four. "1/N" hides a constant. The contract asks only that this constant stop growing with N. The peak is that of **your** functions, so it may be larger or smaller than the course's. Which of the tensors that are alive at the same time could share a buffer?
 #
-# The claim that the messages hide behind arithmetic needs GPUs. [[Balance_and_documents]] computes how long a sequence must be for that.
+# Testing whether the messages hide behind arithmetic takes GPUs. [[Balance_and_documents]] computes how long a sequence must be for that.
 #
 # ## 5 · What this run measured
 

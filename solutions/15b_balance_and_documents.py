@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Balance and documents
 #
-# **Ring attention gives the right result, but not every way to distribute the tokens keeps all ranks busy, and labels, positions and documents go wrong without an error. You fix both, and compare the ring with two other methods.**
+# **Ring attention gives the right result, but some ways of distributing the tokens leave ranks idle, and wrong labels, positions or documents raise no error. You fix both problems, and compare the ring with two other methods.**
 #
 # | | |
 # |---|---|
@@ -144,7 +144,7 @@ show(
 # - `zigzag(ranks)` returns an `order`: for each rank, a list of two of the chunks 0 to 2 · `ranks` − 1, in ascending order. Each chunk is on one rank, and under a causal mask all ranks compute the same number of scores.
 # - `cut(tokens, order, rank)` returns the training data of `rank`, `(ids, labels, positions)`. `tokens` (B, T + 1) holds whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
 #   - `ids` (B, T/N) are the inputs of this rank's chunks, one after the other, for any `order` with the same number of chunks on every rank.
-#   - `labels` (B, T/N) hold for each of them the token that follows it in the sequence.
+#   - `labels` (B, T/N) hold, for each input, the token that follows it in the sequence.
 #   - `positions` (T/N,) are their positions in the sequence, from 0, in int64, on the device of `tokens`.
 
 
@@ -288,7 +288,7 @@ show_table(table)
 # - **Positions from 0**: each rank numbers its own tokens.
 # - **A mean of means**: each rank divides by its own count, and the ranks' losses are averaged.
 #
-# **Predict.** With 512 tokens on four ranks in zigzag order, how many of the 512 labels are wrong or missing if they are made after cutting?
+# **Predict.** With 512 tokens on four ranks in zigzag order, how many of the 512 labels are wrong or missing if they are made after the sequence is cut?
 
 # %% name="wrong_guess"
 my_guess = None  # labels
@@ -414,7 +414,7 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
     print(f"{link:23}: at least {tokens:,.0f} tokens per GPU; with 8 GPUs, sequences of at least {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and their FP32 gradients travel, which together have three times the bytes of the forward pass. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
+# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs. Keys, values and their FP32 gradients travel, three times the bytes of the forward pass in total. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
 #
 # **All-gather.** (This lab does not run it; the counts below follow from the collectives.) Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. According to its paper, Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but according to its source it still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys or its values, everything in one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation automatically, and every rank holds the keys and values of the whole sequence.
 #
@@ -583,7 +583,7 @@ said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 
 # %% [markdown] name="torch_explained"
-# `context_parallel` shards in zigzag order, as in section 1: the first and the last chunk go to rank 0. So its list of buffers must include everything else that belongs to tokens, above all labels and positions. A tensor that is missing from the list keeps its original order.
+# `context_parallel` shards in zigzag order, as in section 1: the first and the last chunk go to rank 0. So its list of buffers must include everything else that belongs to tokens, in particular labels and positions. A tensor that is missing from the list keeps its original order.
 #
 # On a CPU, attention inside the context raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs, `context_parallel` gathers all keys and values at once by default. After `set_rotate_method("alltoall")` it passes them around instead. (Neither runs on a CPU; this is what the documentation and the source say.) The default gives up the memory bound of the ring ([[context_parallel]], section 4).
 #
@@ -602,10 +602,10 @@ claims
 # ## Recap
 #
 # - Under a causal mask, four ranks with contiguous chunks wait for 43% of the step on average, and zigzag is fair. Each document needs its own zigzag.
-# - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
+# - Make labels before you cut the sequence, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - With enough tokens per GPU, the ring's messages travel while blocks are computed. Between nodes it takes far more tokens than within one.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
-# **What to reach for when.** With document masks, few K/V heads and memory to spare, use all-gather (by the count of section 4; this lab has not run it). With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
+# **What to reach for when.** With document masks, few K/V heads and memory to spare, use all-gather (according to the counts in section 4; this lab has not run it). With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
 #
 # **Sources.** Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (chunks assigned in pairs; all-gather of keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; Fang and Zhao 2024, *USP: A Unified Sequence Parallelism Approach*; Su et al. 2021, *RoFormer* (RoPE); PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`; Transformer Engine documentation, `cp_comm_type`.

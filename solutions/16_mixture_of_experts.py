@@ -153,7 +153,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# The mixture has four times the parameters at the same FLOPs. The router adds the small rest of both ratios. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# The mixture has four times the parameters at the same FLOPs. The router accounts for the small excess in both ratios. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -240,7 +240,7 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
 #
 # Nothing in the loss asks the router to balance. Compare the load of a layer's busiest expert with its even share: 1 means that all experts get the same, and 4 is the maximum, where every token chooses that expert.
 #
-# **Predict.** Which of 1.2, 2, 3 and 4 times its even share is nearest to the busiest expert's load at the end of training?
+# **Predict.** At the end of training, what is the busiest expert's load, as a multiple of its even share: is it nearest to 1.2, 2, 3 or 4?
 
 # %% name="alone_guess"
 my_guess = None  # times the even share
@@ -383,9 +383,9 @@ claims.figure("balanced experts lower the loss by", "no balancing - bias, one se
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
 #
-# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. So a common defense is to compute the router in FP32 even if everything else runs in BF16. How much does it prevent?
+# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. So a common defense is to compute the router in FP32 even if everything else runs in BF16. How much rerouting does that prevent?
 #
-# **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. Which of 0.01, 1, 10 and 50% of the tokens is nearest to the share that gets a different pair of experts in at least one of the two layers?
+# **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. What percentage of the tokens gets a different pair of experts in at least one of the two layers: is it nearest to 0.01, 1, 10 or 50%?
 
 # %% name="precision_guess"
 my_guess = None  # percent of the tokens
@@ -423,7 +423,7 @@ print(f"tokens that change experts: {changed:.2f}%")
 #
 # ### A z-loss
 #
-# BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. A second defense keeps the logits from growing. The **z-loss** (ST-MoE) adds a small multiple of the mean of logsumexp(logits)² to the loss. What matters to the choice is how far a token's logits are apart: the largest minus the smallest, their *spread*.
+# BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. A second defense keeps the logits from growing. The **z-loss** (ST-MoE) adds a small multiple of the mean of logsumexp(logits)² to the loss. What matters to the choice is how far apart a token's logits are: the largest minus the smallest, their *spread*.
 #
 # **Predict.** Train the bias mixture again, with 0.01 times this mean added to the loss for each layer. What is the mean spread of the logits, relative to that without a z-loss?
 
@@ -448,7 +448,7 @@ z_guess.reveal(spreads["bias, z-loss"] / spreads["bias"])
 show_table(table)
 
 # %% [markdown] name="z_explained"
-# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not protect the choice. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
+# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not make the choice any more robust. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
 
 # %% [markdown] name="capacity_text"
 # ### What a capacity drops
@@ -498,11 +498,11 @@ show_table(table)
 # %% [markdown] name="cheap_text"
 # ## 4 · What is cheaper, and what is not
 #
-# How good is a mixture, compared with dense models of its active and of its total size? And how many FLOPs does it save? Articles promise savings by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio for the full model is smaller. A cell below computes it from the parameters that take part in matmuls.
+# How good is a mixture, compared with dense models of its active and of its total size? And how many FLOPs does it save? Articles promise savings equal to the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio for the full model is smaller. A cell below computes it from the parameters that take part in matmuls.
 #
-# Dense 512 has a lower test loss than dense 128. If the mixture were as good as dense 128, it would close 0% of this gap, and 100% if it were as good as dense 512.
+# Dense 512 has a lower test loss than dense 128. A mixture as good as dense 128 would close 0% of this gap, and one as good as dense 512 would close 100%.
 #
-# **Predict.** Which of 25, 50 and 100% of the gap is nearest to what the bias mixture closes?
+# **Predict.** What percentage of the gap does the bias mixture close: is it nearest to 25, 50 or 100%?
 
 # %% name="cheap_guess"
 my_guess = None  # percent of the gap
@@ -694,7 +694,7 @@ show_table(table)
 print(f"two seeds of 8 experts with the bias differ by {abs(runs['bias'].test - again.test):.3f} in test loss")
 
 # %% [markdown] name="fine_explained"
-# The FLOPs are the same, and the memory is not. With k = 4 there are twice as many rows, and every row has a copy of its token and a result, each of the full width. Only the hidden layer takes the same memory as before. With many ranks, twice as many rows also travel. A shared expert saves a part of that, because its tokens are not copied.
+# The FLOPs are the same, and the memory is not. With k = 4 there are twice as many rows, and every row has a copy of its token and a result, each of the full width. Only the hidden layer takes the same memory as before. With many ranks, twice as many rows also travel. A shared expert saves part of that, because its tokens are not copied.
 #
 # Compare the differences in test loss with the last line, which shows how much two seeds differ. DeepSeekMoE reports a lower loss for fine-grained and shared experts, after billions of tokens. 200 steps of such a small model neither confirm nor refute that. They are not quite fair to the finer experts, either: the probabilities of 16 experts are smaller than those of 8, so a bias that moves by 0.01 is a larger step for them, and their loads vary more (third column).
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Expert parallelism
 #
-# **Experts that do not fit on one device are spread over many. Tokens then travel to their experts, and the results travel back. You write that exchange and its backward pass, find out which rank gets too much, and average and clip gradients over the right ranks.**
+# **Experts that do not fit on one device are spread over many. Tokens then travel to their experts, and the results travel back. You write that exchange and its backward pass, find out which rank is overloaded, and average and clip gradients over the right ranks.**
 #
 # | | |
 # |---|---|
@@ -164,7 +164,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 #
 # **Contract.** Write the layer. `expert_parallel(x, chosen, weights, up, down, group)` is called on every rank of `group`.
 #
-# - It takes this rank's tokens: x (n, C), `chosen` and `weights` (n, k), where `chosen` numbers the experts among all E. `up` (E/N, H, C) and `down` (E/N, C, H) are this rank's experts; rank 0 has the first E/N. It returns (n, C) for this rank's tokens. n may differ between ranks, and may be 0.
+# - It takes this rank's tokens: x (n, C), `chosen` and `weights` (n, k), where `chosen` holds expert indices from 0 to E − 1. `up` (E/N, H, C) and `down` (E/N, C, H) are this rank's experts; rank 0 has the first E/N. It returns (n, C) for this rank's tokens. n may differ between ranks, and may be 0.
 # - The loss is the sum of the losses of all ranks. After `backward()` on every rank, each gradient equals that of one process. The gradients of x and weights are those of this rank's tokens. The gradients of `up` and `down` are those of this rank's experts, and include the tokens of **all** ranks.
 # - The forward pass sends the number of rows for each expert, then each row once, then its result once. The backward pass sends the gradients of both. Nothing is padded, and nothing else is sent. All communication stays within `group`.
 # - No input tensor is changed.
@@ -277,7 +277,7 @@ said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and e
 claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="ranks_explained"
-# The cell ran the mixtures on the joint batch, spread over the ranks. Loss and gradients are those of one process, even if one expert or all experts of a rank get no tokens (in the last row, two of the four ranks get none). A rank without rows still makes every call: an all-to-all waits for all ranks.
+# The cell ran the mixtures on the joint batch, spread over the ranks. The loss and the gradients are those of one process, even if an expert, or every expert of a rank, gets no tokens (in the last row, two of the four ranks get none). A rank without rows still makes every call: an all-to-all waits for all ranks.
 #
 # Where does the host wait? To allocate `arrived`, your layer read the counts, and `grouped` reads them to split the rows. On a GPU each read is a host synchronization, in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP's low-latency kernels; its training kernels wait for the counts).
 
@@ -288,7 +288,7 @@ claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 #
 # How good is this formula if the load is uneven?
 #
-# **Predict.** For the mixture without balancing on 4 ranks, what is the ratio of the bytes that all ranks send to those of the formula?
+# **Predict.** On 4 ranks, how many bytes does the mixture without balancing send in total, as a multiple of the formula's figure?
 
 # %% name="uneven_guess"
 my_guess = None  # bytes of all ranks / formula
@@ -435,7 +435,7 @@ def nearest(figure, choices):
 # - `mesh` has the dimensions "replica" and "expert", of any size, and contains all ranks. `mesh.get_group("replica")` contains the ranks that hold the same experts as this one.
 # - `shared` is a list of parameters that all ranks hold. `experts` is a list of the parameters of this rank's experts. Each has a `.grad`.
 # - Afterwards each `.grad` is that of the mean loss over all ranks. Parameters do not change.
-# - Each shared gradient is sent once among all ranks, and each expert gradient once among the ranks that hold that expert. (A collective in a group of one rank does not count.)
+# - Each shared gradient is sent once, over all ranks, and each expert gradient once, over the ranks that hold that expert. (A collective in a group of one rank does not count.)
 #
 # Before you write it: from which ranks has an expert already received tokens in `expert_parallel`?
 
@@ -532,7 +532,7 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with the loss of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`). (This lab does not run it.)
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with the loss of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`). (This lab does not run that case.)
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
@@ -577,7 +577,7 @@ show_table(table)
 # %% [markdown] name="drift_text"
 # The ranks' own norms are close to each other and to the right one. Is it safe to clip by them?
 #
-# **Predict.** Train 20 steps with AdamW on a 1 × 4 mesh, with your average, and clip on each rank by its own norm. Which of 0, 0.00003, 0.003 and 0.3 is nearest to the distance between two ranks' copies of the shared parameters, relative to how far training has moved them?
+# **Predict.** Train 20 steps with AdamW on a 1 × 4 mesh, with your average, and clip on each rank by its own norm. How far apart are two ranks' copies of the shared parameters, relative to how far training has moved them: is it nearest to 0, 0.00003, 0.003 or 0.3?
 
 # %% name="drift_guess"
 my_guess = None  # distance between copies / distance moved
@@ -640,7 +640,7 @@ claims
 #
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. The backward pass of an exchange is the exchange in reverse.
 # - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
-# - Uneven parts need counts on the host, which waits for them. Parts of one size need none, and pay with padding or dropped rows.
+# - Uneven parts need counts on the host, which waits for them. Fixed-size parts need no counts, but cost padding or dropped rows.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
 # **What to reach for when.** If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes.

@@ -316,7 +316,7 @@ show_table([("steps that clip", "no margin", "margin 2x"), *table])
 # %% [markdown] name="history_explained"
 # If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. A **trend** changes this percentage: a rising amax sets a new record more often, and a falling amax hardly ever does.
 #
-# Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bit.
+# Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bits.
 #
 # **Predict.** Give every 32 contiguous gradients a scale of their own, in E4M3. How large is their error, as a share of the error with one scale per tensor?
 
@@ -474,7 +474,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. A factor of 2⁸ ruins INT8, and even 2¹² costs E4M3 with one scale almost nothing. Beyond that, E4M3 needs finer scales, too. With block scales, an outlier affects only the 31 other numbers of its block. The main use of finer scales is in formats with less range, such as those of four bits (section 6).
+# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. A factor of 2⁸ ruins INT8, but even 2¹² costs E4M3 with one scale almost nothing. Beyond that, E4M3 needs finer scales, too. With block scales, an outlier affects only the 31 other numbers of its block. The main use of finer scales is in formats with less range, such as those of four bits (section 6).
 
 # %% [markdown] name="recipes_explained"
 # ## 6 · Blocks in the standard: MXFP8
@@ -485,7 +485,7 @@ claims.record(
 #
 # **Contract.** `mx_quantize(x)` returns `(values, scales)`.
 #
-# - `x` (..., n) is FP32 or BF16, with one dimension or more. A block is 32 contiguous values along the last dimension. If 32 does not divide n, the last block of each row is shorter. `x` is not changed.
+# - `x` (..., n) is FP32 or BF16 and has at least one dimension. A block is 32 contiguous values along the last dimension. If 32 does not divide n, the last block of each row is shorter. `x` is not changed.
 # - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks per row) is `torch.float8_e8m0fnu`. x is approximately values times scales.
 # - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If this power of two is below 2⁻¹²⁷, the scale is 2⁻¹²⁷. A block of zeros gets the scale 1.
 # - Each value is its number divided by the scale, rounded to E4M3.
@@ -533,7 +533,7 @@ show(
 # %% [markdown] name="twice_text"
 # For y, w has blocks along `in`; for the gradient of x, along `out`. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantized twice**.
 #
-# **Predict.** Quantize a layer's weights to MXFP8 along their rows and along their columns, and multiply the values by their scales. What percentage of the weights differs between the two copies?
+# **Predict.** Quantize a layer's weights to MXFP8 along their rows and along their columns, and multiply the values by their scales. What percentage of the weights differ between the two copies?
 
 # %% name="guess_twice"
 my_guess = None  # percent
@@ -631,7 +631,7 @@ print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 # %% [markdown] name="blocks_explained"
 # With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost, because a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and these tensors do not need the extra range that it adds at the bottom. With four bits, the size of the blocks and the precision of the scale make a visible difference.
 #
-# The rule that never clips is called **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
+# The rule that never clips is called **RCEIL** (Mishra et al. 2025). It is the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 
 # %% name="rceil"
 try:

@@ -59,7 +59,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # This lab continues [[fp8]], from which you need four things. The course's versions are imported above.
 #
 # - **`quantize(x, dtype, scale)`** returns the FP8 values of x / scale. **`current_scale(x, dtype)`** takes the scale from the amax of x, and **`delayed_scale(history, x, dtype)`** from those of earlier steps. `one_scale(x)` casts x to E4M3 and back.
-# - **`nvfp4(x, to_format)`** casts x (rows, n) to four bits and back: values in E2M1, and a scale for every 16 of a row. `to_format` is the function that rounds to E2M1, normally to the nearest.
+# - **`nvfp4(x, to_format)`** casts x (rows, n) to four bits and back: values in E2M1, and one scale per 16 contiguous values of a row. `to_format` is the function that rounds to E2M1, normally to the nearest.
 # - **The formula.** The relative error of a cast is 0.212 × 2⁻ᵐ for a format with m fraction bits, whatever the scale.
 # - **The subject** is a GPT of two layers, trained in BF16 for 60 steps. Each batch of 512 tokens counts as one of 64 micro-batches. We record the inputs **x**, the weights **w** and the gradients of the outputs **g** of its eight linear layers.
 #
@@ -279,7 +279,7 @@ show_table(table)
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x has a smaller error than g itself! Each element of it is a long sum. The *errors* of the terms have random signs, so their squares add up. If the *terms* had random signs too, their sum would grow at the same rate, and the error of the gradient would be the root of the sum of its operands' squared errors. Where terms agree in sign, their sum is larger, and the same error is a smaller share of it. So divide that root by the factor by which the sum is larger.
+# The gradient of x has a smaller error than g itself! Each element of it is a long sum. The *errors* of the terms have random signs, so their squares add up. If the *terms* had random signs too, their sum would grow at the same rate, and the error of the gradient would be the root of the sum of its operands' squared errors. Where terms agree in sign, their sum is larger by some factor, and the same error is a smaller share of it. So divide that root by this factor.
 
 
 # %% name="agree"
@@ -437,7 +437,7 @@ claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", 
 #
 # In all of these runs, weights and optimizer state are in BF16.
 #
-# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. What fraction of BF16's total does torchao's FP8 hold?
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. What is this total with torchao's FP8, as a fraction of BF16's?
 
 # %% name="guess_memory"
 my_guess = None  # a share, such as 0.5
@@ -482,7 +482,7 @@ claims.record(
 #
 # *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
-# **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). This pays off for frozen weights, or if the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
+# **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (`te.fp8_model_init` in older versions). This pays off for frozen weights, or if the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #
 # ## 4 · Does it save time?
 #
@@ -573,7 +573,7 @@ amdahl_guess.reveal(bound, "planned")  # the usual size
 #
 # ### Transformer Engine
 #
-# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** sets the kind of scaling, and a context around the forward pass applies it: `te.autocast` (older: `te.fp8_autocast`). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 contiguous values of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** sets the kind of scaling, and a context around the forward pass applies it: `te.autocast` (`te.fp8_autocast` in older versions). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 contiguous values of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
 #
 # Transformer Engine needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
 
@@ -603,7 +603,7 @@ else:
 # With four bits, every operand has an error of about a tenth ([[fp8]]). NVIDIA found that a plain cast does not train well enough. Its NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
 #
 # - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
-# - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
+# - **16 × 16 blocks for weights**, so that the forward and backward passes see the same weights.
 # - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, divided by the step. The mean of many such roundings is the number itself.
 # - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
 #

@@ -354,7 +354,7 @@ frozen_guess.reveal(lora_adds / MiB)
 # %% [markdown] name="frozen_explained"
 # A *frozen* linear layer no longer needs its input, which it had saved to compute the gradient of its weight. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs the same input for A, and also saves x Aᵀ. Most of the activations stay. That is why the setup *PEFT + ckpt* in this section's first table adds checkpointing.
+# Freezing q, k, v and o saves nothing: each LoRA still needs its layer's input for A, and also saves x Aᵀ. Most of the activations stay. That is why the setup *PEFT + ckpt* in this section's first table adds checkpointing.
 #
 # ### A trap: reentrant checkpointing of a frozen model
 #
@@ -460,7 +460,7 @@ for name in ("PEFT", "all-linear"):
 #
 # Next we vary one thing at a time, with α / r = 2 unless alpha is given. The first three settings run three times, each time on different data.
 #
-# **Predict.** Start from LoRA of rank 8 on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? For comparison, the table above lists the loss reduction of full training.
+# **Predict.** Start from LoRA of rank 8 on q and v. By how many nats does **quadrupling the rank** lower the loss (mean of three runs)? For comparison, the table above lists the loss reduction of full training.
 
 # %% name="guess_sweep"
 my_guess = None  # nats per byte
@@ -510,7 +510,7 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 
 
 # %% [markdown] name="sweep_explained"
-# Starting from q and v with rank 8, compare twice the layers with four times the rank. Four times the rank trains twice as many parameters as twice the layers. In the lines above, the additional layers lower the loss more than the higher rank does, in each of the three runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# Starting from q and v with rank 8, compare doubling the number of layers with quadrupling the rank. Quadrupling the rank trains twice as many parameters. In the lines above, the additional layers lower the loss more than the higher rank does, in each of the three runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
 # Alpha acts like a learning rate: with 2 the steps are too small, and 64 does no better than the 16 of the third row. All of these results come from one small model and a few dozen steps. Add settings of your own to the table.
 #
@@ -797,7 +797,7 @@ for name, one in zip(recipes, plans, strict=True):
 show_table(rows)
 
 # %% [markdown] name="pace_explained"
-# On a small model, LoRA's overhead takes up most of the time that LoRA saves, or even more. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output.
+# On a small model, LoRA's overhead cancels most of the time that LoRA saves, or even exceeds it. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #
@@ -943,8 +943,8 @@ claims
 # - LoRA saves much more memory than time: its thin matmuls do not keep a processor busy.
 # - Plan a run before you rent a GPU for it, and watch its second step: a successful first step does not show that it fits.
 #
-# **What to reach for when.** 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]).
+# **What to reach for when.** 7B on a 24 GB GPU: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]).
 #
-# **Next.** In the exercise X4 you plan and run such a fine-tune yourself. After it, [[adapters_in_practice]] fine-tunes a pretrained chat model, from its data to many adapters on one base.
+# **Next.** In exercise X4 you plan and run such a fine-tune yourself. After it, [[adapters_in_practice]] fine-tunes a pretrained chat model, from its data to many adapters on one base.
 #
 # **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; Schulman et al. 2025, *LoRA Without Regret*; documentation of PEFT and bitsandbytes.

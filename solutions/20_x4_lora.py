@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that accumulates over micro-batches and leaves its base unchanged, and the code that labels a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a 24 GB GPU, a fine-tune that accumulates over micro-batches and leaves its base unchanged, and the code that labels a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
 # | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model with accumulation, every token that counts weighted the same, and show that the base stayed frozen; label a file of chats so that only answers count |
 # | Time | 60 to 100 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
+# | Needs | a CPU; a 24 GB GPU for the last, ungraded cell |
 # | Before this | [[lora]]; from [[gradient_accumulation]], how tokens are weighted; for part 5, section 1 of [[adapters_in_practice]] helps |
 # | Syllabus | X4 (T25, C16) |
 #
@@ -149,7 +149,7 @@ hint("x4.adapter")
 #
 # Use the planner in a cell of your own to find this recipe: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
 #
-# [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
+# [[Lora]] estimated two token counts from straight lines: a safe one, and one based on a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
 # **Predict** (no points) before you run the planner. The weights take 12.6 GiB. If you choose the largest micro-batch that fits the card, how many GiB are allocated at the peak?
 
@@ -188,8 +188,8 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of batches. Each of them is a list of micro-batches `(ids, labels)`, two int64 tensors of shape (4, 48). Labels are the ids, except for tokens that do not count: there they are −100. The number of tokens that count differs between micro-batches and is never zero. Labels are not shifted: the output at place i predicts the label at place i + 1, and the first label of a row is not predicted. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
-# - Train it with a single AdamW optimizer, and make one update per batch, in the given order. The micro-batches of a batch go through the model one at a time, in order, each once and in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy of all next tokens of its **batch** that count: each has the same weight, whichever micro-batch it is in. It uses no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
+# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of batches. Each of them is a list of micro-batches `(ids, labels)`, two int64 tensors of shape (4, 48). Labels are the ids, except for tokens that do not count: there they are −100. The number of tokens that count differs between micro-batches and is never zero. Labels are not shifted: the output at position i predicts the label at position i + 1, and the first label of a row is not predicted. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - Train it with a single AdamW optimizer, and make one update per batch, in the given order. The micro-batches of a batch go through the model one at a time, in order, each once and in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy over its whole **batch**: every next token that counts has the same weight, whichever micro-batch it is in. It uses no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
 # - The base does not change by a single bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
 # - Both functions may be called again, with another base and other batches; they keep nothing from one call to the next.
@@ -331,7 +331,7 @@ except NotImplementedError:
     print("This appears once part 3 is written.")
 
 # %% [markdown] name="seven_left"
-# The token counts that you can choose double from one to the next. The largest that fits can therefore leave several GiB of the card empty, because twice as many tokens need more than the whole card.
+# Each token count that you can choose is twice the one before. The largest that fits can therefore leave several GiB of the card empty, because twice as many tokens need more than the whole card.
 
 # %% name="measured"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
@@ -345,7 +345,7 @@ else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="real_seven_text"
-# Random weights take as many bytes as real ones, but a model with random weights learns nothing useful here. If you name a real Llama of 7B, the script that is exported from your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost all of the GPU's memory is free for it.)
+# Random weights take as many bytes as real ones, but a model with random weights learns nothing useful here. If you name a real 7B Llama, the script that is exported from your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost all of the GPU's memory is free for it.)
 
 # %% name="real_seven"
 SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder

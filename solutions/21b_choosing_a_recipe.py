@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Choosing a recipe
 #
-# **Articles, guides and summary tables say what fits and what it saves. Test their lines with the planner, add the links to a bound on speed, and export the recipe that you choose as a script that survives a crash.**
+# **Articles, guides and summary tables state what fits on a card and what each technique saves. Test their claims with the planner, add the links to a bound on speed, and export the recipe that you choose as a script that survives a crash.**
 #
 # | | |
 # |---|---|
@@ -106,7 +106,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="logs_explained"
 # The logs stay below a factor of 20, and the fourth cuts the batch from 64 to 16, which makes it a different training run. [[Capstone]] climbs a ladder that keeps the batch.
 #
-# Where the plan misses a log, the software is the likely reason: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies, while today's Adam holds one.
+# Where the plan and a log disagree, the software is the likely reason: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies, while today's Adam holds one.
 
 # %% [markdown] name="guide_text"
 # ## 2 · A recipe guide, row by row
@@ -193,7 +193,7 @@ for line, (card, recipe) in GUIDE.items():
         claims.record("T26", line, subject_line, reserved, "GiB", 0, room(card) / GiB - 0.2)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and the frozen weights take nearly all of the memory. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation), 1B is at the edge.
+# The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and the frozen weights take nearly all of the memory. Full training in pure BF16 with AdamW takes **four times the memory of the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation), 1B is at the edge.
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights, 7B fits once the optimizer state moves to the host, with only a few GiB to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
@@ -248,7 +248,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # - **Mixed precision** does not halve this model's peak, because its largest tensors stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor means little unless you know which model it was obtained on.
 # - **Accumulation** runs eight sequences in the memory of one, or somewhat more: earlier gradients stay while the next micro-batch runs.
 # - **DDP** holds slightly *more* on each rank than a single GPU without DDP, because of its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
-# - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
+# - **Offloading** the optimizer takes two numbers per parameter off the GPU. That saves little where activations make up the peak.
 
 # %% [markdown] name="bound_text"
 # ### Speed on several GPUs
@@ -336,7 +336,7 @@ for (name, wire), times in faster.items():
 # %% [markdown] name="one_device_text"
 # ### Speed on one device
 #
-# Three more lines of the tables are about one device: mixed precision doubles the speed, accumulation leaves it as it is, checkpointing costs 30%. The next cell times them on the capstone's small ViT, with 512 images per update: in each of three rounds every variant makes one step, and each is compared with the one before it.
+# Three more lines of the tables are about one device: mixed precision doubles the speed, accumulation leaves it as it is, checkpointing costs 30%. The next cell times them on the capstone's small ViT, with 512 images per update: in each of three rounds, every variant takes one step, and each is compared with the one before it.
 #
 # **Predict.** Under autocast, how many times as fast is an update from 16 micro-batches of 32 images, compared with a batch of 512? (The tables say: 1.)
 
@@ -396,7 +396,7 @@ show_table(lines)
 # Three questions:
 #
 # 1. What is the smallest of these cards on which full training of 7B fits, and with which recipe?
-# 2. Which recipe no longer fits a card of 24 GB with the longer sequence (7B)?
+# 2. Which recipe no longer fits a 24 GB card with the longer sequence (7B)?
 # 3. Which recipe comes first on a T4 (7B), and why is the only other recipe that fits so much slower?
 #
 # <details><summary>Answers</summary>
@@ -424,7 +424,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 #
 # You can export your choice as a program, with `training_script(recipe)`: one file that runs without changes, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. With `--tiny` you can try it on any machine with a small random model; with `--weights` and `--text` it trains the real model on your text. If a run is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
 #
-# The next cell shows the method that makes an update. Which lines do the accumulation? Which lines behave differently on two GPUs?
+# The next cell shows the method that performs an update. Which lines do the accumulation? Which lines behave differently on two GPUs?
 #
 # <details><summary>Answers</summary>
 #
@@ -438,7 +438,7 @@ excerpt = re.search(r"    def update\(self\):\n.*?\n(?=\n    def )", program, re
 print(f"one method of a program of {len(program.splitlines())} lines:\n\n{excerpt}")
 
 # %% [markdown] name="resume_text"
-# Does the script survive a crash? The next cell runs it with `--tiny` for six steps. Then it deletes the last checkpoint, as if the run had crashed in step 6, and continues with `--resume` from step 4. Model, optimizer, random numbers and the order of the data are all in a checkpoint, so the held-out losses of the two runs should agree to the last digit.
+# Does the script survive a crash? The next cell runs it with `--tiny` for six steps. Then it deletes the last checkpoint, as if the run had crashed in step 6, and continues with `--resume` from step 4. Each checkpoint holds the model, the optimizer, the random numbers and the order of the data, so the held-out losses of the two runs should agree to the last digit.
 
 # %% name="resumed"
 with tempfile.TemporaryDirectory() as folder:
@@ -469,13 +469,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Ask of a published factor: is it the same training run, which memory was read (allocated or reserved), and how wasteful was the first line?
-# - A recipe fits if the card has room for what the allocator may *reserve*. Within the planner's own error it is at the edge, and only a run can decide.
-# - Full training in pure BF16 with AdamW takes four times the weights. With LoRA, the frozen weights take nearly everything.
+# - Check a published factor with three questions. Is it the same training run? Which memory was read, allocated or reserved? How wasteful was the first line?
+# - A recipe fits if the card has room for what the allocator may *reserve*. If the margin is within the planner's own error, the recipe is at the edge, and only a run can decide.
+# - Full training in pure BF16 with AdamW takes four times the memory of the weights. With LoRA, the frozen weights take nearly everything.
 # - A table of factors is valid only for the model, batch and number format behind it. Sharding divides weights, gradients and state, but not activations.
 # - A bound on speed includes the links. DDP sends once per update, and FSDP sends in every micro-batch.
 # - A run that can be killed needs all of its state in the checkpoint: model, optimizer, random numbers, the order of the data.
 #
-# **What to reach for when.** For one card, start with the chooser or `python -m helpers plan`, and take the recipe that fits with the least work. If it is at the edge, shorten the sequences or take the next recipe of the list. On a slow link, prefer DDP with accumulation as long as the state fits; shard over a fast one.
+# **What to reach for when.** For one card, start with the chooser or `python -m helpers plan`, and take the recipe that fits with the least work. If it is at the edge, shorten the sequences or take the next recipe on the list. On a slow link, prefer DDP with accumulation as long as the state fits; shard over a fast one.
 #
 # **Sources.** [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*; Dettmers et al. 2023, *QLoRA*; NVIDIA, data sheet of the A100; PyTorch documentation, *DistributedDataParallel* and *fully_shard*.
