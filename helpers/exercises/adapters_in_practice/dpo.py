@@ -31,7 +31,7 @@ class SumsTheAnswer(Check):
     """answer_log_probs sums ln p over the tokens of each answer: its neighbors, prompts and padding do not count."""
 
     hint = (
-        "The output at place i predicts the label at place i + 1: which two slices belong together?\n"
+        "The output at position i predicts the label at position i + 1: which two slices belong together?\n"
         "Take log_softmax over the vocabulary, then gather the label's entry. A label of -100 is not an index.\n"
         "Multiply by labels != -100, then sum over the row."
     )

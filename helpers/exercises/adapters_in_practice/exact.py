@@ -74,7 +74,7 @@ class RightToTheLastToken(Check):
     """An answer is right if each of its tokens, including the last, is the most likely one after those before it."""
 
     hint = (
-        "The output at place i predicts the token at place i + 1: which two slices belong together?\n"
+        "The output at position i predicts the token at position i + 1: which two slices belong together?\n"
         "argmax over the last dimension gives the most likely tokens.\n"
         "A place with the label -100 must not make a row wrong: count it as right, and require all places of the row."
     )
@@ -107,7 +107,7 @@ class RightToTheLastToken(Check):
             return None
         if not any(seen["right"]):
             return (
-                "No answer counts as right. Do you compare the output at place i with the label at place i + 1, and "
+                "No answer counts as right. Do you compare the output at position i with the label at position i + 1, and "
                 "ignore labels of -100?"
             )
         said, should = ("right", "wrong") if seen["right"][list(CASES).index(wrong[0])] else ("wrong", "right")
