@@ -107,8 +107,8 @@ class RightToTheLastToken(Check):
             return None
         if not any(seen["right"]):
             return (
-                "No answer counts as right. Do you compare the output at position i with the label at position i + 1, and "
-                "ignore labels of -100?"
+                "No answer counts as right. Do you compare the output at position i with the label at position i + 1, "
+                "and ignore labels of -100?"
             )
         said, should = ("right", "wrong") if seen["right"][list(CASES).index(wrong[0])] else ("wrong", "right")
         return f"In the case '{wrong[0]}', the answer counts as {said}; it is {should}."
