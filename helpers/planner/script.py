@@ -58,10 +58,8 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch", name: str = 
     saves a checkpoint every `--checkpoint-every` steps and at the end. It keeps the two newest checkpoints and the one
     with the lowest held-out loss. SIGTERM, SIGUSR1 and Ctrl-C save a checkpoint after the current step. `--resume`
     continues from the newest one, and refuses a different text, model, rate, number of steps or number of ranks unless
-    `--allow-changes` is given. Checkpoints load on any number of ranks. On CPUs, with one rank or two, a run that was
-    killed and resumed ends bit for bit like an uninterrupted one. Where sums have no fixed order (in some GPU kernels,
-    or in an all-reduce over more ranks after DistributedDataParallel has sorted its buckets anew), it ends like another
-    uninterrupted run.
+    `--allow-changes` is given. Checkpoints load on any number of ranks. On one or two CPUs, a run that was killed and
+    resumed ends bit for bit like an uninterrupted one; where sums have no fixed order, like another such run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.

@@ -22,6 +22,7 @@ MANY_PARAMETERS = {
     "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
     "exercises/x7/resume.py: _goes_on": "a checkpoint, and what is compared or done with it on these ranks",
+    "planner/exports/wrappers.py: wrap": "a command, the nodes on which it runs, and what each of its processes needs",
     "planner/layout/schedule.py: order_of": "the sizes of a schedule, by which its order is kept",
     "planner/plan.py: plan": "a GPU is named in one of three ways, and two functions hear of what is known so far",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
