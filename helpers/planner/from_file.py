@@ -79,10 +79,9 @@ def print_from(args: argparse.Namespace, tell: Tell) -> None:
 
 
 def _less(text: str, unknown: list[str]) -> str:
-    """Return a plan's text with the words that its verdict does not count what was not understood."""
-    left = [
-        word for word in unknown if not word.startswith("the sizes of ")
-    ]  # --model says them, or nothing is planned
+    """Return a plan's text; its verdict names the settings that were not understood and so are not counted."""
+    # Sizes of a model do not count here: either --model gives them, or there is no plan.
+    left = [word for word in unknown if not word.startswith("the sizes of ")]
     more = f" and {len(left) - _MOST} more" if len(left) > _MOST else ""
     without = f"; not counted: {_few(left)}{more}" if left else ""
     return _VERDICT.sub(lambda line: line[0] + without, text, count=1)

@@ -9,10 +9,11 @@ from collections import Counter
 
 import numpy as np
 
-from ..planner.allocator import Block, CachingAllocator
+from ..planner.allocator import CachingAllocator
 from ..planner.catalog.gpus import Gpu
 from ..planner.reserved import ABOVE
 from .dispatch import NO_BATCH
+from .fits import replay
 from .ledger import BACKWARD, FORWARD, Allocation, Ledger
 from .owners import category_of
 
@@ -50,7 +51,7 @@ def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float
 
 
 def pieces_at(ledger: Ledger, index: int, batch: int, expandable: bool) -> float:
-    """Return the ratio of the reserved to the allocated peak at another batch: all requests are replayed in its sizes.
+    """Return the ratio of the reserved to the allocated peak at another batch, from a replay in its sizes.
 
     Args:
         ledger: of the program; its batch is known.
@@ -60,13 +61,11 @@ def pieces_at(ledger: Ledger, index: int, batch: int, expandable: bool) -> float
     """
     factor, sizes = batch / batch_of(ledger), parameter_sizes(ledger)
     allocator = CachingAllocator(expandable=expandable)
-    blocks: dict[int, Block] = {}
-    for place, record in enumerate(ledger.events):
-        if record.index == index and record.born == place:
-            grows = grows_with_batch(record, sizes)
-            blocks[place] = allocator.allocate(int(record.nbytes * factor) if grows else record.nbytes)
-        elif record.index == index:
-            allocator.release(blocks.pop(record.born))
+
+    def size(record: Allocation) -> int:
+        return int(record.nbytes * factor) if grows_with_batch(record, sizes) else record.nbytes
+
+    replay(ledger.events, index, allocator, size)
     return allocator.peak_reserved / max(1, allocator.peak_allocated)
 
 

@@ -155,7 +155,7 @@ class DryRun:
 
     @_once_an_event
     def safe_batches(self) -> dict[str, int]:
-        """The largest batch with the free pieces of a program as large as this GPU may run: its requests, replayed."""
+        """The largest batch that should fit, by a replay of the run at a batch as large as this GPU may run."""
         safe = largest = self.largest_batches
         for _ in range(_REPLAYS):
             batch = safe.get(self.gpu, 0)
@@ -182,7 +182,8 @@ class DryRun:
     def usual_step(self) -> int | None:
         """The number of the step that is forecast, counted from 0; None where no step was finished.
 
-        It is the last one with the median number of operations, without the first step: some steps also evaluate.
+        It is the last step with the median number of operations, so that a step which also evaluates the model is not
+        taken. The first step does not count if there are others.
         """
         counts = self._operations
         if not counts:

@@ -1,10 +1,12 @@
 """On which GPUs a program would run: its allocations, played through the allocator of each."""
 
+from collections.abc import Callable, Sequence
+
 from ..planner.allocator import Block, CachingAllocator, OutOfMemory
 from ..planner.catalog.gpus import GPUS, Gpu
 from ..planner.grades import DOES_NOT_FIT, TIGHT, grade
 from ..planner.reserved import reserved_between
-from .ledger import Ledger
+from .ledger import Allocation, Ledger
 
 
 def grade_on(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandable: bool) -> str:
@@ -22,19 +24,38 @@ def grade_on(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expan
     said = grade(allocated, high, gpu.room)
     if said != TIGHT:
         return said
-    allocator = CachingAllocator(gpu.room, expandable)
-    blocks: dict[int, Block] = {}
     try:
-        for place, record in enumerate(ledger.events):
-            if record.index != index:
-                continue
-            if record.born == place:
-                blocks[place] = allocator.allocate(record.nbytes)
-            else:
-                allocator.release(blocks.pop(record.born))
+        replay(ledger.events, index, CachingAllocator(gpu.room, expandable))
     except OutOfMemory:
         return DOES_NOT_FIT
     return said
+
+
+def replay(
+    events: Sequence[Allocation],
+    index: int,
+    allocator: CachingAllocator,
+    size: Callable[[Allocation], int] = lambda record: record.nbytes,
+) -> None:
+    """Play the allocations on one GPU through `allocator`, in order.
+
+    Args:
+        events: of a program's ledger, from the first.
+        index: of the GPU on which it ran.
+        allocator: an empty one.
+        size: says how many bytes an allocation asks for.
+
+    Raises:
+        OutOfMemory: the allocator has no room.
+    """
+    blocks: dict[int, Block] = {}
+    for place, record in enumerate(events):
+        if record.index != index:
+            continue
+        if record.born == place:
+            blocks[place] = allocator.allocate(size(record))
+        else:
+            allocator.release(blocks.pop(record.born))
 
 
 def common_gpus(own: Gpu) -> list[Gpu]:

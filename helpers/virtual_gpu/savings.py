@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..planner.allocator import Block, CachingAllocator
+from ..planner.allocator import CachingAllocator
 from . import cures as changes
 from .batch import grows_with_batch, parameter_sizes
 from .cures import Cure, notable
+from .fits import replay
 from .ledger import BACKWARD, FORWARD, UPDATE, Ledger
 from .owners import category_of
 
@@ -30,12 +31,12 @@ class Timeline:
     """
 
     def __init__(self, ledger: Ledger, index: int, batch: int | None) -> None:
-        self._ledger, self._batch = ledger, batch
+        self._ledger, self._index, self._batch = ledger, index, batch
         refused = ledger.refusals[-1] if ledger.refusals else None
         self.ends_early = refused is not None
-        last = len(ledger.events) if refused is None else refused[0]
+        self._last = len(ledger.events) if refused is None else refused[0]
         self._asked = 0 if refused is None else refused[2]
-        self._places = [place for place in range(last) if ledger.events[place].index == index]
+        self._places = [place for place in range(self._last) if ledger.events[place].index == index]
         records = [ledger.events[place] for place in self._places]
         born = [record.born == place for record, place in zip(records, self._places, strict=True)]
         self._born, self._item = np.array(born, bool), np.array([record.item for record in records])
@@ -169,11 +170,5 @@ class Timeline:
 
     def _reserved_if_expandable(self) -> int:
         allocator = CachingAllocator(_ENDLESS, True)
-        blocks: dict[int, Block] = {}
-        for place in self._places:
-            record = self._ledger.events[place]
-            if record.born == place:
-                blocks[place] = allocator.allocate(record.nbytes)
-            else:
-                allocator.release(blocks.pop(record.born))
+        replay(self._ledger.events[: self._last], self._index, allocator)
         return allocator.peak_reserved

@@ -14,17 +14,6 @@ from .models import read_config
 
 # The rest of Llama 3.1's scaling, which Megatron Core has built in.
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_BASES = {  # by how a name of the catalog begins: the base, and the factor of Llama 3.1's scaling or 0
-    "llama-2-": (10_000, 0.0),
-    "llama-3-": (500_000, 0.0),
-    "llama-3.1-": (500_000, 8.0),
-    "llama-3.2-": (500_000, 32.0),
-    "llama-3.3-70b": (500_000, 8.0),
-    "tinyllama-": (10_000, 0.0),
-    "mixtral-": (1_000_000, 0.0),
-    "qwen2.5-": (1_000_000, 0.0),
-    "qwen3-": (1_000_000, 0.0),
-}
 
 
 class Rotation(NamedTuple):
@@ -34,11 +23,24 @@ class Rotation(NamedTuple):
     factor: float = 0.0
 
 
+_ROTATIONS = {  # by how a name of the catalog begins
+    "llama-2-": Rotation(10_000),
+    "llama-3-": Rotation(500_000),
+    "llama-3.1-": Rotation(500_000, 8.0),
+    "llama-3.2-": Rotation(500_000, 32.0),
+    "llama-3.3-70b": Rotation(500_000, 8.0),
+    "tinyllama-": Rotation(10_000),
+    "mixtral-": Rotation(1_000_000),
+    "qwen2.5-": Rotation(1_000_000),
+    "qwen3-": Rotation(1_000_000),
+}
+
+
 def rotation_of(model: str) -> Rotation | None:
     """Return the rotations of a model of the catalog, or of the config at a path; None if they are not known."""
     name = catalog_or_path(model)
-    if name in CONFIGS or name in _BASES:
-        return next((Rotation(*known) for start, known in _BASES.items() if name.startswith(start)), None)
+    if name in CONFIGS or name in _ROTATIONS:
+        return next((known for start, known in _ROTATIONS.items() if name.startswith(start)), None)
     try:
         _, sizes = read_config(name)
     except RecipeError:

@@ -171,7 +171,7 @@ def _of_canvas(name: str) -> re.Match[str] | None:
 
 
 def _students_of_canvas(files: list[str], others: set[str]) -> dict[str, list[str]]:
-    """Map each student to the names of their files; who shares a name with somebody has Canvas's number behind it."""
+    """Map each student to the names of their files. Students of the same name are told apart by Canvas's numbers."""
     users: dict[str, dict[str, list[str]]] = {}
     for file in sorted(files):
         found = _of_canvas(file)
