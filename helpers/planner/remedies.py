@@ -187,7 +187,9 @@ class RemedySearch:
             whole = [change for change in changes if change.trains_all]
             less = [change for change in whole if change.meaning.startswith("same")]
             less += [change for change in changes if not change.trains_all]
-            found.append(self.combination(whole) or self.combination(less))
+            cuts = [(), (self._micro_batch(1),)] if recipe.micro_batch_size > 1 else [()]
+            tries = (self.combination(order, cut) for order in (whole, less) for cut in cuts)
+            found.append(next(filter(None, tries), None))
         by_recipe = {remedy.recipe: remedy for remedy in found if remedy}
         return sorted(by_recipe.values(), key=lambda remedy: not remedy.fits)
 
@@ -253,13 +255,13 @@ class RemedySearch:
         changed = self.tried(changes) if changes else None
         if (changed.floor if changed else self._base.floor_bytes) > self._room:
             return None
-        batch = recipe.micro_batch_size * recipe.gradient_accumulation_steps
+        batch = _batch(recipe)
         sizes = [size for size in range(1, recipe.micro_batch_size) if batch % size == 0]
         if not sizes:
             return None
 
         def at(size: int) -> Remedy | None:
-            return self.tried((*changes, self._smaller(size, batch)))
+            return self.tried((*changes, self._micro_batch(size)))
 
         best = at(1)
         if not _fits(best):
@@ -279,30 +281,38 @@ class RemedySearch:
             middle = low + 1 if low else (low + high) // 2
         return best
 
-    def _smaller(self, size: int, batch: int) -> Change:
-        steps = batch // size
+    def _micro_batch(self, size: int) -> Change:
+        steps = _batch(self._base.recipe) // size
         fields = {"micro_batch_size": size, "gradient_accumulation_steps": steps}
         meaning = "same gradient, except with BatchNorm" if self._batch_norm else "same gradient"
         return Change(f"--micro-batch-size {size} --gradient-accumulation-steps {steps}", meaning, fields)
 
-    def combination(self, order: Sequence[Change]) -> Remedy | None:
-        """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
+    def combination(self, order: Sequence[Change], cut: tuple[Change, ...] = ()) -> Remedy | None:
+        """Return the first changes of `order`, one more at a time, that suffice together; without needless ones.
+
+        They are compared at the micro-batch of the recipe, or at that of `cut`, where state is a larger share.
+        """
         kept: tuple[Change, ...] = ()
         waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
         later: list[Change] = []  # until it is the passes, or the update, that are too large
         too_much, in_update = self._base.floor_bytes > self._room, self._base.peak_at.startswith(_UPDATE)
+        if cut:
+            smaller = self.tried(cut)
+            if smaller is None:
+                return None
+            peak, in_update = smaller.allocated, smaller.in_update
         while waiting:
             change = waiting.pop(0)
             if not (change.lowers_floor if too_much else change.updates or not in_update):
                 later.append(change)
                 continue
             others = tuple(each for each in kept if not set(each.fields) & set(change.fields))
-            tried = self.tried((*others, change))
+            tried = self.tried((*others, change, *cut))
             if tried is None or tried.allocated >= WORTHWHILE * peak:
                 continue
-            kept, peak = tried.changes, tried.allocated
+            kept, peak = (*others, change), tried.allocated
             too_much, in_update = tried.floor > self._room, tried.in_update
-            done = tried if tried.fits else self.largest_micro_batch(kept)
+            done = tried if tried.fits and not cut else self.largest_micro_batch(kept)
             if _fits(done):
                 return self._without_needless(done)
             new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
@@ -326,4 +336,8 @@ def _fits(remedy: Remedy | None) -> bool:
 
 def _tokens(recipe: TrainingConfig) -> int:
     """Return the tokens of a step; of images, their number times a constant."""
-    return recipe.micro_batch_size * recipe.gradient_accumulation_steps * recipe.seq
+    return _batch(recipe) * recipe.seq
+
+
+def _batch(recipe: TrainingConfig) -> int:
+    return recipe.micro_batch_size * recipe.gradient_accumulation_steps
