@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.nn import Parameter
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _Key = tuple[Any, ...]
@@ -43,6 +44,9 @@ class QuickFakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return what `func` returned for arguments of these sizes, or let PyTorch find out."""
+        if func.namespace == "profiler":  # it has no tensors
+            return func(*args, **(kwargs or {}))
+        args = tuple(map(self._fake, args))
         aliases = _aliases(func)
         key = None if aliases is None else _key(func, args, kwargs)
         if key is None:
@@ -55,6 +59,12 @@ class QuickFakeMode(FakeTensorMode):
         if known is not None and _key(func, args, kwargs) == key:  # else it has changed the shape of an argument
             _seen[key] = known
         return result
+
+    def _fake(self, value: Any) -> Any:
+        """Return the fake tensor of a parameter that was built on the meta device, as PyTorch would; else `value`."""
+        if type(value) is Parameter and value.is_meta and self.allow_non_fake_inputs:
+            return self.fake_tensor_converter.from_real_tensor(self, value)
+        return value
 
     def _again(self, known: _Result, args: Any) -> Any:
         if known.changed is not None:
@@ -81,12 +91,17 @@ def _aliases(func: Any) -> tuple[int | None, int | None] | None:
     if torch.Tag.inplace_view in func.tags or any(argument.is_out for argument in func._schema.arguments):
         return None
     returns = func._schema.returns
+    if func is torch.ops.aten._unsafe_view.default:  # a view, although its schema does not say so
+        return 0, None
     if not any(each.alias_info for each in returns):
         return None, None
-    if len(returns) > 1 or str(returns[0].type) != "Tensor":
+    if len(returns) > 1 or str(returns[0].type) not in ("Tensor", "List[Tensor]"):
         return None
-    (names,) = (returns[0].alias_info.before_set,)
-    like = [i for i, a in enumerate(func._schema.arguments) if a.alias_info and a.alias_info.before_set == names]
+    infos = [(i, a.alias_info) for i, a in enumerate(func._schema.arguments) if a.alias_info]
+    if str(returns[0].type) == "List[Tensor]":  # of views; the schema calls them a part of anything
+        like = [i for i, info in infos if "*" in info.after_set and not info.is_write]
+    else:
+        like = [i for i, info in infos if info.before_set == returns[0].alias_info.before_set]
     if len(like) != 1:
         return None
     return (None, like[0]) if returns[0].alias_info.is_write else (like[0], None)
@@ -136,7 +151,7 @@ def _described(result: Any, aliases: tuple[int | None, int | None], args: Any, k
         return None
     storages = [each.untyped_storage() for each in tensors]
     if view_of is not None:
-        if view_of >= len(args) or storages[0]._cdata != args[view_of].untyped_storage()._cdata:
+        if view_of >= len(args) or any(s._cdata != args[view_of].untyped_storage()._cdata for s in storages):
             return None
     else:
         given = {t.untyped_storage()._cdata for t in _flat((*args, *(kwargs or {}).values()))}
