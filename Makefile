@@ -81,7 +81,7 @@ test-changed: lint
 lines: $(READY)
 	@$(BIN)/python -m tests.release.lines
 
-# Every solved notebook; `make test` runs one in eleven, others each day.
+# Every solved notebook; `make test` runs one in thirteen, others each day.
 notebooks: $(READY)
 	WHOLE_LABS=1 $(NBVAL)
 

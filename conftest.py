@@ -123,9 +123,9 @@ def own_server(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Let nbval run one in eleven solved notebooks, and one alone if time is up; all of them under WHOLE_LABS."""
+    """Let nbval run one in thirteen solved notebooks, and one alone if time is up; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb":
         return None
     notebooks = sorted(collection_path.parent.glob("*.ipynb"))
-    chosen = sample(notebooks, one_in=11)
+    chosen = sample(notebooks, one_in=13)
     return True if collection_path in set(notebooks) - set(chosen[:1] if time_is_up() else chosen) else None

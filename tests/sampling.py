@@ -1,7 +1,7 @@
 """What `make test` runs of the tests that take too long to run every time: another part each day.
 
 Two samples are drawn. Of a large family, `sample` takes one case in so many, each in turn. Of all tests marked slow,
-those "of today" run, each once in a round of a week. Both depend on a seed, which is the day unless the environment
+those "of today" run, each once in a round of nine days. Both depend on a seed, which is the day unless the environment
 variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs everything, and CHANGED_TOPICS="x1 lora" all answers of these topics
 beside the sample (`tests/changed.py` sets it). After SAMPLE_UNTIL, in seconds since 1970, no slow test begins: where a
 machine is so busy that a run would come too late, it does without the rest of its sample, and says so.
