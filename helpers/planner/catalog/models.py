@@ -420,8 +420,8 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
     spec = find_model(recipe.model)
     if spec.mixture and recipe.quantize == "none":
         raise RecipeError(
-            f"{spec.name} is a mixture of experts, which a plain PyTorch loop plans only with a quantized "
-            "base. Use another engine."
+            f"{spec.name} is a mixture of experts: in a plain PyTorch loop, it is planned only with a quantized base. "
+            "Use another engine."
         )
     if not spec.side and recipe.image_size:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")
