@@ -58,7 +58,7 @@ COMMANDS = {
         "count the mistakes in one or more classes, and write a page about each mistake",
     ),
     "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
-    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
+    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks or tests"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search box"),
     "receipts": Command(
@@ -73,7 +73,7 @@ COMMANDS = {
         ".course.build.tables_cli", "recompute the table behind the recipe chooser of the labs (a few minutes)"
     ),
 }
-GROUPS = {"learners, and anyone with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
+GROUPS = {"learners, and anyone who trains models": "doctor", "instructors": "grade", "authors of the course": "build"}
 """For whom the commands from this one on are."""
 
 

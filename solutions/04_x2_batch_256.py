@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step, and measure the noise of the gradient in it; resume a run without losing half of a group |
+# | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step, and measure the noise of the gradient in it; resume a run without losing half a group |
 # | Time | 90 to 140 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |

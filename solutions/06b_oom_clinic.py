@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | find the moment, the operation and the category of a memory peak; diagnose and cure six common memory problems; read a snapshot that was taken at an out-of-memory error; choose between `no_grad` and `inference_mode`; try a failed step again |
+# | After this you can | find the moment, the operation and the category of a memory peak; diagnose and cure six common memory problems; read a snapshot that was taken at an out-of-memory error; choose between `no_grad` and `inference_mode`; retry a failed step |
 # | Time | 75 to 85 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |

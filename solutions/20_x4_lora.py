@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model with accumulation, every token that counts weighted the same, and show that the base stayed frozen; label a file of chats so that only answers count |
+# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits on a GPU; fine-tune a frozen model with accumulation and equal weight for every token that counts, and show that the base stayed frozen; label a file of chats so that only answers count |
 # | Time | 60 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a 24 GB GPU for the last, ungraded cell |

@@ -1,4 +1,4 @@
-"""python -m helpers handout --to FOLDER: a copy of the course for learners, without solved notebooks and tests."""
+"""python -m helpers handout --to FOLDER: a copy of the course for learners, without solved notebooks or tests."""
 
 import argparse
 import re

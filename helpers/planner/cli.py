@@ -521,7 +521,7 @@ def _catalog() -> str:
     for name in [*model_names(), *mixtures]:
         context, side = limits(name)
         reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
-        lines.append(f"  {name:<18}{reads}{'; only for many GPUs' if name in mixtures else ''}")
+        lines.append(f"  {name:<18}{reads}{'; on one GPU, with --engine or --quantize' if name in mixtures else ''}")
     others = textwrap.fill(", ".join(hub_models()), WIDTH, initial_indent="  ", subsequent_indent="  ")
     lines += ["", "more models, under these names or those of their repositories on huggingface.co", others]
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'GB/s':>8}{'TFLOP/s: FP32':>16}{'TF32':>8}{'16 bits':>9}{'FP8':>8}"]

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_training(group: _Group) -> None:
     group.option("--model", "a model from the catalog, or a Hugging Face config", metavar="NAME|config.json")
     group.number("--micro-batch-size", "sequences or images in a micro-batch", "--batch")
-    steps = "micro-batches per step and data rank (default 1, or the pipeline's stages)"
+    steps = "micro-batches per step and data rank (default: one per pipeline stage)"
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
     group.number("--image-size", "pixels per side (default: the model's own)")
@@ -122,7 +122,7 @@ def _add_memory(group: _Group) -> None:
     group.switch("--quantized-inputs", kept)
     group.option("--offload", "what is kept in the host's memory", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
-    zeroed = "zero gradients in place instead of freeing them, as PyTorch before 2.0"
+    zeroed = "zero gradients in place instead of freeing them, as PyTorch did before 2.0"
     group.switch("--no-set-to-none", zeroed, "--keep-grads", value=False, dest="set_to_none")
     group.switch("--expandable-segments", "turn on expandable_segments in PYTORCH_ALLOC_CONF")
 
@@ -138,7 +138,7 @@ def _add_ranks(group: _Group) -> None:
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
     groups = "groups of --dp-shard ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "split by data ranks: 0 none, 1 optimizer, 2 + gradients, 3 + parameters"
+    stage = "what data ranks split: 0 nothing, 1 optimizer, 2 + gradients, 3 + parameters"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
     group.option("--schedule", "order in which the pipeline runs micro-batches", choices=SCHEDULES)
     group.number("--virtual-stages", "parts of the model per pipeline rank")
@@ -155,7 +155,7 @@ def _add_ranks(group: _Group) -> None:
 def _add_hardware(group: _Group) -> None:
     group.option(
         "--gpu",
-        "a GPU from the catalog, or this machine (default on one GPU: common ones)",
+        "a GPU from the catalog, or this machine (default on one GPU: the common ones)",
         metavar="NAME|this",
     )
     group.option("--budget", "a GPU with this much memory", type=gib, metavar="GiB")
@@ -173,7 +173,7 @@ def _add_answer(group: _Group) -> None:
         ("--list", "show the models, GPUs and clusters of the catalog"),
         ("--roles", "print a table of all pipeline ranks"),
         ("--largest-batch", "find the largest micro-batch that fits"),
-        ("--measure", "also train two real steps on this machine's GPU"),
+        ("--measure", "also run two real training steps on this machine's GPU"),
     ):
         group.option(flag, text, action="store_true")
     group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")

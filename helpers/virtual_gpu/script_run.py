@@ -133,7 +133,7 @@ def _explain_missing(error: BaseException, made_up: bool) -> None:
             file=sys.stderr,
         )
     elif isinstance(error, FileNotFoundError) and not made_up:
-        print("\nIf a data set is missing, put --fake-data before the script: data is made up then.", file=sys.stderr)
+        print("\nIf a data set is missing, put --fake-data before the script to have it made up.", file=sys.stderr)
 
 
 def _print_traceback(error: BaseException) -> None:

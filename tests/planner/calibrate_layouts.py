@@ -286,7 +286,7 @@ def against_others(held: Sequence[Score]) -> str:
         errors = _errors(score.ratio for score in held if group_of(score.run) == group)
         if errors:
             sentences.append(f"{group}: ours is {statistics.mean(errors):.1%}; {tool} reports {published:.1%}.")
-    return "Mean errors, compared with those that other tools report for the same runs: " + " ".join(sentences)
+    return "These are our mean errors and those that other tools report for the same runs. " + " ".join(sentences)
 
 
 def kind_of(run: Run) -> str:
@@ -310,8 +310,8 @@ def summary(held: Sequence[Score]) -> str:
         base = [_at(_errors(s.baseline for s in mine if s.baseline == s.baseline), 0.5) for mine in sources.values()]
         base = [error for error in base if error == error]
         sentences.append(
-            f"{words}: the median over the sources of each source's median error is {statistics.median(ours):.1%}, and "
-            f"over the 90th percentiles of their errors {statistics.median(ninth):.1%}. With one MFU for all "
+            f"{words}: the median over the sources is {statistics.median(ours):.1%} for each source's median error, "
+            f"and {statistics.median(ninth):.1%} for the 90th percentile of its errors. With one MFU for all "
             f"runs, the first figure is {statistics.median(base):.1%}."
         )
     return " ".join(sentences)

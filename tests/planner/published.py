@@ -184,10 +184,10 @@ def headline(plans: list[Plan]) -> str:
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
     missed = f"the planner misses {len(misses)}, by up to {max(misses):.1%}. For the others, its" if misses else "the"
     return (
-        f"Compared with {len(allocated)} published peaks of allocated memory, {missed} median error is {median:.1%} "
-        f"and {'its' if misses else 'the'} largest {largest:.1%}. "
+        f"{'Of' if misses else 'For'} {len(allocated)} published peaks of allocated memory, {missed} "
+        f"median error is {median:.1%} and {'its' if misses else 'the'} largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
-        "interval. All figures are in a table, with the causes of the misses where known."
+        "interval. A table lists all figures, and the causes of misses where they are known."
     )
 
 

@@ -259,7 +259,7 @@ def test_a_config_file_is_a_model(tmp_path):
     with pytest.raises(RecipeError, match="a BertForMaskedLM, which is not planned"):
         find_model(str(path))
     path.write_text(json.dumps(config | {"model_type": "nonesuch"}))
-    with pytest.raises(RecipeError, match="knows no model type"):
+    with pytest.raises(RecipeError, match="does not know the model type"):
         find_model(str(path))
     path.write_text(json.dumps(config | {"num_attention_heads": "four"}))
     with pytest.raises(RecipeError):

@@ -60,7 +60,7 @@ def test_help_fits_a_terminal_and_says_for_whom_each_command_is(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert [line for line in lines if line.startswith("for ")] == [
-        "for learners, and anyone with a GPU:",
+        "for learners, and anyone who trains models:",
         "for instructors:",
         "for authors of the course:",
     ]

@@ -9,7 +9,7 @@ from .source import Source, sources
 TECHNIQUES = {
     "T1": "Why scale hurts: the weights of large models compared with the memory of GPUs",
     "T2": "The categories of GPU memory: parameters, gradients, optimizer state, activations and the rest",
-    "T3": "FP32, FP16, BF16 and two FP8 formats: sign, exponent, fraction, range, and which tensor takes which",
+    "T3": "FP32, FP16, BF16 and two FP8 formats: sign, exponent, fraction, range, and which format suits which tensor",
     "T4": "Mixed precision with autocast: which operation runs in which type",
     "T5": "Loss scaling by hand, then dynamic, then `GradScaler`",
     "T6": "BF16 without a scaler, and where its 8-bit significand hurts",

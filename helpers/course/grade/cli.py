@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--policy", type=Path, metavar="TOML", help="points of checks, and partial credit")
     parser.add_argument("--anonymous", action="store_true", help="use random names on pages and in tables")
-    parser.add_argument("--email", metavar="FROM", help="write draft e-mails to the students in the roster")
+    parser.add_argument("--email", metavar="FROM", help="write draft emails to the students on the roster")
     parser.add_argument("--watch", action="store_true", help="grade again after each new submission, until interrupted")
 
 

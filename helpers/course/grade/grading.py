@@ -174,7 +174,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _print_summary(results: list[Result], report: Report, console: Console) -> None:
-    """Print a line for each submission, where the files are, and who is only in the roster, or not in it."""
+    """Print a line for each submission, where the files are, and who is only on the roster, or not on it."""
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in map(report.shown, results):
         points = f"{r.total if r.has_grade else '-'}/{r.maximum}"
@@ -195,4 +195,4 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
         line = f"In the roster, but nothing was submitted: {', '.join(absent)}"
         console.print(line, markup=False, soft_wrap=True)
     if strangers:
-        console.print(f"Not in the roster, so not in moodle.csv: {', '.join(strangers)}", markup=False, soft_wrap=True)
+        console.print(f"Not on the roster, so not in moodle.csv: {', '.join(strangers)}", markup=False, soft_wrap=True)

@@ -203,7 +203,8 @@ def kind_of(name: str, config: Any, model_type: str) -> tuple[str, str]:
             return kind, named or known[kind][0]
     if model_type not in VISION and named in str(getattr(modeling_auto, _TABLES["ImageTextToText"]).get(model_type)):
         kinds = "the number of an image's tokens depends on its pixels" if named else ""
-        raise RecipeError(f"{name} is a {named}, which is not planned: {kinds}; of its kind are {', '.join(VISION)}.")
+        planned = f"of this kind, the planner takes {', '.join(VISION)}."
+        raise RecipeError(f"{name} is a {named}, which is not planned: {kinds}; {planned}")
     words = f"a {named}" if named else f"of type {model_type!r}"
     raise RecipeError(f"{name} is {words}, which is not planned; a config's class is one of: {', '.join(known)}.")
 
@@ -388,7 +389,7 @@ def make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     if model_type not in CONFIG_MAPPING:
-        raise RecipeError(f"transformers knows no model type {model_type!r}.")
+        raise RecipeError(f"transformers does not know the model type {model_type!r}.")
     try:
         config = AutoConfig.for_model(model_type, **sizes)
     except Exception as error:  # config classes raise anything on wrong values
@@ -419,8 +420,8 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
     spec = find_model(recipe.model)
     if spec.mixture and recipe.quantize == "none":
         raise RecipeError(
-            f"{spec.name} is a mixture of experts: a plain PyTorch loop is planned only with its base quantized, "
-            "so use another engine."
+            f"{spec.name} is a mixture of experts: in a plain PyTorch loop, it is planned only with a quantized base. "
+            "Use another engine."
         )
     if not spec.side and recipe.image_size:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")

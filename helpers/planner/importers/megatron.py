@@ -227,7 +227,7 @@ def _uneven_stages(said: Said, layers: int, ranks: int, turns: int) -> list[int]
     else:
         return []
     if rest:
-        raise RecipeError(f"{layers} layers cannot be shared out to {ranks} ranks as the arguments of the ends say.")
+        raise RecipeError(f"{layers} layers cannot be divided among {ranks} ranks as the arguments for the ends say.")
     return sizes
 
 

@@ -179,4 +179,4 @@ def check_format(path: str) -> None:
         RecipeError: it does not.
     """
     if not path.endswith(FORMATS):
-        raise RecipeError(f"{path} is not a picture that can be drawn: end it in {', '.join(FORMATS)}.")
+        raise RecipeError(f"{path} has no picture format: its name must end in {', '.join(FORMATS)}.")

@@ -159,7 +159,7 @@ def _own(value: Mapping[str, Any], name: str) -> RatesFile:
     """Return a file in this project's own words."""
     unknown = sorted(set(value) - _GROUPS)
     if unknown:
-        raise RecipeError(f"{name} has unknown {', '.join(unknown)}; known are {', '.join(sorted(_GROUPS))}.")
+        raise RecipeError(f"{name} has unknown {', '.join(unknown)}; the known ones are {', '.join(sorted(_GROUPS))}.")
     tables = Measured(
         [_matmul(row, name) for row in _rows(value, "matmuls", name)],
         [_attention(row, name) for row in _rows(value, "attention", name)],

@@ -209,7 +209,7 @@ def _month(said: Any) -> str:
 
 
 def _of_stages(read: _Reader, habits: Habits, layers: int, stages: int) -> dict[str, Any]:
-    """Return how blocks are shared out to stages, and whether the embedding and the head count as blocks.
+    """Return how blocks are divided among stages, and whether the embedding and the head count as blocks.
 
     Raises:
         RecipeError: `stage_sizes` are no list of whole numbers.
@@ -273,7 +273,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         raise RecipeError(f"arch is {sizes!r}; give its sizes by name: layers, hidden, heads.")
     if not sizes:
         if not name:
-            raise RecipeError("A line names its model, or gives its arch.")
+            raise RecipeError("A line must name its model or give its arch.")
         from ..catalog.archs import arch_of
 
         return arch_of(_known(str(name)))
@@ -287,7 +287,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     def number(key: str, default: int | None = None, least: int = 1) -> int:
         value = size(key, default)
         if value is None:
-            raise RecipeError(f"arch does not say {key}; it needs layers, hidden and heads at least.")
+            raise RecipeError(f"arch does not give {key}; it needs at least layers, hidden and heads.")
         return _whole(value, f"arch.{key}", least)
 
     hidden, heads = number("hidden"), number("heads")

@@ -12,7 +12,9 @@ from .snapshot import gpus_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument("file", metavar="FILE", help="a memory snapshot, or a text with the message; - reads stdin")
+    parser.add_argument(
+        "file", metavar="FILE", help="a memory snapshot, or a text file with the message; - reads stdin"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 

@@ -1,4 +1,4 @@
-"""Feedback as e-mail: a file a student, which a mail program opens and sends. Nothing is sent here."""
+"""Feedback as email: one file per student, which a mail program opens and sends. Nothing is sent here."""
 
 from email import policy
 from email.message import EmailMessage
