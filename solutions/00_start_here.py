@@ -180,8 +180,8 @@ assumes_fp32 = check("start_here.bytes", assumes_fp32, counts=False)  # not your
 # ## 7 · Time
 #
 # Seconds are harder than bytes: the first calls are slow, a GPU is still working through its queue when your clock stops, and the machine has other
-# things to do. `compare` warms up, waits for the device, and runs two functions in turn. It reports the median of the ratios of the pairs. **Predict:** one
-# function gets a batch 16 times as large as the other's. How many times as long does it take?
+# things to do. `compare` warms up, waits for the device, and times two functions in pairs, one right after the other. Each pair gives a ratio; `compare`
+# reports the median. **Predict:** one function gets a batch 16 times as large as the other's. How many times as long does it take?
 
 # %% name="guess_time"
 my_guess = None  # times as long

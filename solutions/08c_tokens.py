@@ -133,8 +133,8 @@ print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a Toke
 #
 # `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line, but keep the size of the file in mind: a figure that reaches it means that the whole file was read, and tells you nothing further about read-ahead.
 #
-# - A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else.
-# - Sequential reads use everything that was read ahead, except at the end: the reads stop after 0.25 MiB, and what was read ahead beyond that counts, too. A longer sequential read would use it.
+# - With a read-ahead of megabytes, even random reads of 1 MiB make the disk read several times as many bytes as are used, because each read is followed by one somewhere else.
+# - Sequential reads use everything that was read ahead, except at the end: the reads stop after 0.25 MiB, and data read ahead beyond that point counts, too. A longer sequential read would use it.
 #
 # Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
@@ -180,7 +180,7 @@ print(
 #
 # Most of the work is wasted. (The share of padding is larger than the mean length suggests, because a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must not attend to another document, and its target must not come from another document.
 #
-# Each document ends with an **end-of-document token**, which `pack` gets as part of the document. Without it, no target would ever teach the model to stop.
+# Each document that `pack` receives already ends with an **end-of-document token**. Without it, no target would ever teach the model to stop.
 #
 # **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token, including 0, may occur any number of times. The inputs are not changed.
 #
@@ -331,7 +331,7 @@ print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {unde
 #
 # ## 3 · Ranks and workers share the file
 #
-# As section 1 explained, shuffle large parts and read each sequentially. Here a part is a **block** of 64 rows: one batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, use blocks of several megabytes, so that they are longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
+# As section 1 explained, shuffle large parts and read each sequentially. Here a part is a **block** of 64 rows: one batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, use blocks of several megabytes, so that they are longer than the read-ahead.) A data set that streams blocks, and is not indexed, is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
 #
 # **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers iterates over it. How many blocks does the loop receive?
 
@@ -363,7 +363,7 @@ print(streamed)
 # - **Once.** No block is read twice in an epoch.
 # - **Equal shares.** The workers of each rank together read `blocks // ranks` blocks. No rank reads the remainder, fewer than `ranks` blocks, in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
 # - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. Deal the blocks to the workers so that the loop of a rank receives the same blocks in the same order, for any number of workers.
-# - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
+# - **One order.** The order of the blocks depends only on `seed` and `epoch`, not on the process that calls `share`. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 
 
 # %% name="shard" answer=true reveal=true
@@ -427,13 +427,13 @@ for stay in (True, False):
 
 # %% [markdown] name="sharded_explained"
 # - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. In that case, count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
-# - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves out the remainder, as `share` does.
-# - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you implement such an order.
+# - **An indexed data set** is simpler to share: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves out the remainder, as `share` does.
+# - **Libraries do this for you**: Hugging Face's `datasets` with `split_dataset_by_node`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you implement such an order.
 # - **Shuffling** is coarse here: the 64 rows of a block stay together. Large training runs shuffle the documents once, before the file is written.
 #
 # ## 4 · Stop in the middle of an epoch, and continue
 #
-# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data must also resume with the very next batch: none repeated, none skipped.
+# Sooner or later a long run is interrupted, and rarely between epochs. Parameters and optimizer state are saved. The data must also resume with the very next batch: none repeated, none skipped.
 #
 # A sampler in the main process draws the order. Is it enough to save how many batches the sampler has handed out? The next cell counts them with 2 workers and `prefetch_factor=2`, after the loop has received 5 batches.
 
@@ -464,12 +464,12 @@ del batches
 #
 # **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
 #
-# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
-# - The order follows from `seed` and the number of the epoch alone, regardless of `torch.manual_seed`. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because code that draws from them would then repeat its numbers in each epoch.
-# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and `load_state_dict` accepts what `json.loads` returns. Later batches do not change a saved state.
+# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. Their number does not change the batches.
+# - The order depends only on `seed` and the epoch number, not on `torch.manual_seed`. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because code that draws from them would then repeat its numbers in each epoch.
+# - `state_dict()` may be called before the first batch, or in the loop after any batch, including the last one of an epoch. It returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and `load_state_dict` accepts what `json.loads` returns. Later batches do not change a saved state.
 # - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
 # - Prefetched but undelivered batches do not count as consumed.
-# - If the state was saved while the loop had the last batch of an epoch, the resumed loader may first run an epoch without batches. What a second `for` does after a `break` is up to you.
+# - If the state was saved at the last batch of an epoch, the resumed loader may first run an epoch without batches. What a second `for` does after a `break` is up to you.
 # - Resuming an epoch reads none of the samples that the loop has already received.
 
 
@@ -544,9 +544,9 @@ print(
 # With workers the batches are the same ones, in the same order, as [[data_loading]] promised.
 #
 # - **The state leaves out** the random numbers of augmentations. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
-# - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
+# - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip that many at the start of each rank's share, without reading them.
 # - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you implement an order that does not depend on the ranks.
-# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as `ResumableLoader` does. Data sets that stream instead of indexing add a state of their own.
+# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as `ResumableLoader` does. Streaming data sets add a state of their own.
 #
 # ## 5 · Explore
 #
@@ -599,7 +599,7 @@ for row_length in (256, 512, 1024, 2048):
 show_table(table)
 
 # %% [markdown] name="play_explained"
-# The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks make poor use of a GPU's tensor cores.
+# The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. So in long rows, skipping blocks saves much more, and small blocks help much more; but small blocks make poor use of a GPU's tensor cores.
 #
 # ## 6 · Before and after
 

@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What is stored N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO divides one copy among the ranks. Where it shards the parameters, too, a rank fetches those of a layer from the other ranks when the layer runs, and frees them after use.
+# DDP keeps a full copy of everything on every rank. ZeRO divides one copy among the ranks. Where it shards the parameters, too, a rank fetches a layer's parameters from the other ranks when the layer runs, and frees them after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank stores all 16. ZeRO's **stages** shard more and more of them:
 
@@ -209,9 +209,9 @@ hint("sharding.gather")
 #
 # Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its storage does: `flat.untyped_storage().resize_(0)` frees the bytes of the vector and of all its views, including those that autograd keeps. Resize the storage back to `flat.nbytes` and fill it, and the vector and all its views are usable again.
 #
-# **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. The blocks run one after the other, each once per forward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
+# **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made from `block.parameters()`, and all parameters get a gradient in every backward pass. The blocks run one after the other, each once per forward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
 #
-# - At stages 2 and 3 the block's gradients are reduced as soon as the last one is ready, before the backward pass of the previous block begins. `shard.grad` adds up over backward passes.
+# - At stages 2 and 3 the block's gradients are reduced as soon as the last one is ready, before the backward pass of the previous block begins. `shard.grad` accumulates over backward passes.
 # - At stage 3 `flat` has no bytes when `add_hooks` returns, and none after each forward and each backward pass of the block. At stage 2 nothing is freed.
 # - At stage 3, `flat` holds the current values of all ranks' shards before the block computes, forward or backward. (At stage 2 the training loop gathers after each step.) The parameters always stay views of `flat`.
 # - The input of a block may or may not require a gradient. Under `torch.no_grad()` and in evaluation mode a forward pass gathers and frees in the same way.
@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
-# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s. NCCL runs several rings at once, which leave the machine through different ports ([[data_parallel]], section 9).
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine with eight of them, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s. NCCL runs several rings at once, which leave the machine through different ports ([[data_parallel]], section 9).
 #
 # **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU hide the gathers now?
 
@@ -502,7 +502,7 @@ claims
 #
 # - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N.
 # - Without accumulation, stages 1 and 2 send as much as DDP, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
-# - A part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
+# - Part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.
 #
 # **What to reach for when.** If the model fits with room to spare, use DDP. If the optimizer state does not fit, use ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). If the parameters do not fit, use `fully_shard` ([[fully_shard]]). If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.

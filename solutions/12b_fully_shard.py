@@ -98,7 +98,7 @@ def run_cases(fn, ranks, cases):
 #
 # - **Units.** A call takes all parameters of its module that no earlier call has taken, and makes them one unit. Only one unit's parameters need to be complete at a time.
 # - **The root**, the outermost sharded module, coordinates the units inside it, and keeps its own parameters gathered from the forward to the backward pass. A sharded block that is not inside a sharded model is its own root.
-# - **The mesh** defines which ranks share the shards, and on which device. Always pass one. Without it, `fully_shard` uses all ranks and the machine's accelerator, even if the ranks run on the CPU.
+# - **The mesh** defines which ranks hold the shards, and on which kind of device. Always pass one. Without it, `fully_shard` uses all ranks and the machine's accelerator, even if the ranks run on the CPU.
 #
 # ### Your turn: shard it
 #
@@ -196,11 +196,11 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses equal DDP's. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent and the number of messages are the same as at your stage 3: three messages per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses equal DDP's. The static part is the formula's 4 bytes per parameter; your stage 3 in [[sharding]] held more, by up to one block's gradients. FSDP sends as many bytes as your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
 # Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
-# The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters take little of the memory. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters take up only a small part of the memory. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
@@ -240,7 +240,7 @@ claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01
 # 1. Build on `meta`.
 # 2. Shard.
 # 3. `to_empty(device=...)` allocates each rank's shards, with arbitrary contents.
-# 4. Load or initialize. To load, only rank 0 reads the weights into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. If the weights are in a `safetensors` file, each rank can read its own rows instead: `get_slice(name)[start:end]` reads these bytes alone, and nothing is broadcast. To initialize, every rank draws one layer after the other from the same seed and keeps its part.
+# 4. Load or initialize. To load, only rank 0 reads the weights into the host's memory. It broadcasts one parameter at a time, and each rank keeps its part. If the weights are in a `safetensors` file, each rank can read its own rows instead: `get_slice(name)[start:end]` reads only these bytes, and nothing is broadcast. To initialize, every rank generates the full model from the same seed, one layer at a time, and keeps its part of each.
 #
 # Tensors that the state dict lacks, such as non-persistent buffers, stay unfilled. Fill them yourself after `to_empty`.
 #
@@ -354,7 +354,7 @@ claims.record(
 # %% [markdown] name="meta_explained"
 # The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher. `load_slices` needs no messages, and no rank has more than its shards and the rows that it is reading, not even rank 0. (The meter sees only PyTorch's memory, so NumPy's copies of those rows are not in the table. With `"pt"` on a CPU it would count the whole file.)
 #
-# `initialize` gives the weights of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
+# On any number of ranks, `initialize` produces the same weights as a single process would. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
 # %% [markdown] name="accumulate_text"
 # ## 3 · Accumulating
@@ -411,17 +411,17 @@ clip_guess.reveal(apart[0][1])
 # %% [markdown] name="clip_explained"
 # Local norms are misleading: each is about half of the joint norm, because the squares of the 4 parts' norms add up to the square of the joint norm. So local clipping starts too late and clips too little. It also depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. If the parts' norms differ, it even changes the gradient's direction.
 #
-# `torch.nn.utils.clip_grad_norm_` is correct on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is also a `DTensor`: `full_tensor()` converts it to a plain tensor.
+# `torch.nn.utils.clip_grad_norm_` gives the right result if all `DTensor`s are **on one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is also a `DTensor`: `full_tensor()` converts it to a plain tensor.
 #
-# On parameters of two meshes it raises an error. If some parameters are plain tensors and others are `DTensor`s, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel_in_practice]] shows the failure and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipelines_in_practice]]). On local tensors, such as the shards of [[sharding]], it gives the local norm: there, all-reduce the sum of squares yourself.
+# If the parameters are on two different meshes, `clip_grad_norm_` raises an error. If some parameters are plain tensors and others are `DTensor`s, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel_in_practice]] shows the failure and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipelines_in_practice]]). On local tensors, such as the shards of [[sharding]], it computes the local norm: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #
 # **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It takes one training step.
 #
 # - `micro_batches` is a list of pairs (x, y). Micro-batches may differ in their number of rows, but the i-th has the same number on every rank. The model gets one micro-batch at a time, in order; its loss is `F.mse_loss(model(x), y)`.
-# - The step equals one process's step on all rows of all ranks. Every row counts the same, and the gradient is clipped to the norm `limit`.
-# - Gradients are reduced once per unit and step.
+# - The step equals that of a single process on all rows of all ranks. Every row counts the same, and the gradient is clipped to the norm `limit`.
+# - Each unit's gradients are reduced once per step.
 # - It returns two numbers (or tensors with one element): the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
 # - Afterwards no parameter has a gradient, and a plain backward pass is reduced as before.
 
@@ -449,7 +449,7 @@ accumulated_step = check("fully_shard.step", accumulated_step)
 hint("fully_shard.step")
 
 # %% [markdown] name="step_text"
-# The next cell measures the bytes of section 3 and reveals its prediction, the rise of the peak with sync off. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then it measures your clipping: with SGD at a learning rate of 1, the weights move by exactly the clipped gradient.
+# The next cell measures the bytes that section 3 calculated, and the rise of the peak that you predicted there. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then it measures your clipping: with SGD at a learning rate of 1, the weights move by exactly the clipped gradient.
 
 
 # %% name="accumulate"
@@ -509,9 +509,9 @@ said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="accumulate_explained"
-# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch. The peak rises by less than those 12 MiB, because the peak of the other loop already includes one block's unsharded gradients.
+# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch: 12 MiB more than its quarter. The peak rises by less, because with a reduction for each micro-batch it already includes one block's unsharded gradients.
 #
-# If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
+# If there is room for all gradients, there may be room for all parameters, too. The last variant keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #
 # ## 5 · Prefetch, and the order of wrappers
 #
@@ -572,7 +572,7 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 #
 # The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains.
 #
-# ## 6 · Hybrid: a mesh of two dimensions
+# ## 6 · Hybrid: a two-dimensional mesh
 #
 # Links within a machine are fast, and links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here is an example with two "machines" of two ranks each:
 
@@ -610,13 +610,13 @@ show_table(table)
 claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
 
 # %% [markdown] name="mesh_explained"
-# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks send to the other machine, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines of eight the same arithmetic gives 2.8 Φ against Φ. Hybrid sharding has a second advantage: no forward or backward pass waits for parameters from another machine.
+# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks send to the other machine, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines with eight GPUs each, the same arithmetic gives 2.8 Φ for the flat mesh and Φ for the hybrid one. Hybrid sharding has a second advantage: no forward or backward pass waits for parameters from another machine.
 #
-# The cost is memory: a rank holds 16 bytes per parameter divided by the number of ranks in a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
+# The cost is memory: a rank holds 16 bytes per parameter divided by the number of ranks in a *row*. With two machines of eight GPUs each, that is 16 / 8, not 16 / 16.
 #
 # ## 7 · Large models, planned
 #
-# Each of 1,024 ranks runs the same program as each of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). Planning all 80 layers of Llama-2-70B takes a while, but a plan is the same on every machine. So this lab's plans were made beforehand: `planned` looks them up, and makes any that are missing.
+# A rank runs the same program whether it is one of 4 or one of 1,024. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). Planning all 80 layers of Llama-2-70B takes a while, but a plan is the same on every machine. So this lab's plans were made beforehand: `planned` looks them up, and makes any that are missing.
 #
 # **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[number_formats]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? (An "80 GB" GPU has 79.1 GiB.)
 
@@ -657,7 +657,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 #
 # A plan starts from a recipe. You can also run your own program without its GPUs: inside `virtual_gpu` ([[where_memory_goes]]) this process becomes **one rank of many**. PyTorch's fake process group replaces the other ranks, so `fully_shard` shards, gathers and reduces exactly as on rank 0 of four. Operations compute nothing, and the run counts every collective.
 #
-# The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe 4.0, at 25 GB/s per GPU and direction at best. Each GPU does at most 165 TFLOP/s in BF16. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed, so a step does about 8 FLOPs per parameter and token (2 for each of two forward passes, 4 for the backward pass).
+# The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe 4.0, at no more than 25 GB/s per GPU in each direction. Each GPU does at most 165 TFLOP/s in BF16. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed, so a step takes about 8 FLOPs per parameter per token (2 for each of two forward passes, 4 for the backward pass).
 #
 # **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. How many times the computing time is that?
 
@@ -709,7 +709,7 @@ else:
     print("This machine has a real GPU. With several: save train_8b in a script, and start it with torchrun.")
 
 # %% [markdown] name="program_explained"
-# The forward pass gathers 33 units: 32 blocks, and the root with embedding and output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
+# The forward pass gathers 33 units: the 32 blocks, and the root, which holds the embedding and the output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
 #
 # By this forecast the messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch. Accumulation saves only reductions (section 3). But memory is nearly full: the upper estimate of reserved memory is above 23.1 GiB, so this run is not certain to fit.
 #
@@ -790,14 +790,14 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
 #
 # ## Appendix · More than one machine
 #
-# The programs do not change. You start one `torchrun` on every machine (*node*). The launchers meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one node. For two machines of eight GPUs:
+# The programs do not change. You start one `torchrun` on every machine (*node*). The launchers meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one node. For two machines with eight GPUs each:
 #
 # ```bash
 # torchrun --nnodes=2 --node-rank=0 --nproc-per-node=8 --master-addr=FIRST --master-port=29500 train.py  # on the first
 # torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=FIRST --master-port=29500 train.py  # on the second
 # ```
 #
-# `FIRST` is the first machine's address, and both machines have the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If NCCL picks the wrong network interface, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
+# `FIRST` is the first machine's address, and both machines have the same code. The machines must be able to reach each other on **all** ports: the launchers use 29500, but NCCL and gloo open others. If NCCL picks the wrong network interface, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
 # #!/bin/bash
@@ -813,7 +813,7 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
 #      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" --rdzv-id="$SLURM_JOB_ID" train.py
 # ```
 #
-# With several nodes, shard inside a node and replicate between nodes if the GPUs of one node can hold the model (section 6). For two nodes of eight the mesh is `init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))`.
+# With several nodes, shard inside a node and replicate between nodes if the GPUs of one node can hold the model (section 6). For two nodes of eight GPUs each, the mesh is `init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))`.
 
 # %% [markdown] name="summary_text"
 # ## 9 · What this run measured
@@ -824,13 +824,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Always pass the mesh. Smaller units mean a lower peak and more messages. With a mesh of two dimensions, parameters and their gathers stay within a row.
+# - Always pass the mesh. Smaller units mean a lower peak and more messages. With a two-dimensional mesh, parameters and their gathers stay within a row.
 # - Build on meta, then load parameter by parameter or initialize layer by layer. Compare the shards of two ranks once.
 # - Turning sync off saves reductions and costs the memory of all gradients. Keeping parameters gathered as well sends 2 Φ per step.
 # - Clip by the norm of the whole gradient; all parameters must be on one mesh. Build the optimizer after sharding, or nothing trains.
 # - Reserved memory, not allocated memory, decides whether a run fits. More ranks do not reduce tensors that are not sharded.
 # - Sharded checkpoints can be loaded on any number of ranks, whether saved synchronously or not.
 #
-# **What to reach for when.** If the parameters do not fit on one GPU, use `fully_shard`, with each block a unit. If links between machines are slow, use a mesh of two dimensions. If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.
+# **What to reach for when.** If the parameters do not fit on one GPU, use `fully_shard`, with each block a unit. If links between machines are slow, use a two-dimensional mesh. If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.
 #
 # **Sources.** Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; torchtitan, `parallelize.py`.

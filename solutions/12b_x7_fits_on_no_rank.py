@@ -39,7 +39,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # - The parameters and buffers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has this method, once each, in the order of `model.modules()`. This holds for any mesh, and for sizes that are not divisible by the number of ranks.
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on full tensors only.
 # - While the model is built, a rank never holds more bytes than its shards and two unsharded blocks, or its shards and everything outside the blocks if that is more.
-# - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are averaged in FP32 over all ranks of the mesh, and the model returns FP32. Parameters that `make_model` freezes stay frozen. In evaluation mode and without gradients the model computes, frees its blocks and returns FP32 as in training.
+# - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are averaged in FP32 over all ranks of the mesh, and the model returns FP32. Parameters that `make_model` freezes stay frozen. In evaluation mode, and without gradients, the model uses the same dtypes as in training, and frees its blocks, too.
 
 
 # %% name="build" answer=true
@@ -81,12 +81,12 @@ hint("x7.build")
 # %% [markdown] name="train_step_task"
 # ## Part 2 · One update (4 points)
 #
-# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh has all ranks, and an optimizer that has all of the model's parameters. Some of these may be frozen or unused; they do not change. The function takes one optimizer step and returns `(loss, norm)`.
+# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank, with a model that `build` returned and whose mesh contains all ranks, and with an optimizer that holds all of the model's parameters. Some of these may be frozen or unused; they do not change. The function takes one optimizer step and returns `(loss, norm)`.
 #
 # - `micro_batches` is a list of pairs `(tokens, targets)`, both of shape (n, T) and dtype int64; n may differ from pair to pair and from rank to rank. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
-# - The update equals the update of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
+# - The update equals that of a single process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time (the previous logits may stay until the next ones replace them), and at most one full gradient of the model.
-# - The micro-batches and the list stay as they are, and the random generator is not reseeded. Gradients left in `p.grad` from before the call are ignored in every parameter group. After the call, gradient synchronization is on, and units are freed after each pass, as before; gradients may remain. Every layer is in training mode before the call, and stays in it.
+# - The micro-batches and the list stay as they are, and the random generator is not reseeded. Gradients left in `p.grad` from before the call are ignored in every parameter group. After the call, gradient synchronization is on, and units are freed after each pass, as before; gradients may remain. Every layer is in training mode before the call, and remains so.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
 

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # X5 · Ring attention
 #
-# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write how chunks are dealt to ranks, the messages, attention forward and backward, and the training step around it.
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write the assignment of chunks to ranks, the messages, the forward and backward passes of attention, and the training step that uses it.
 #
 # | | |
 # |---|---|
-# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; distribute the work evenly; stay within limits on what a rank rounds, stores, sends and multiplies |
+# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the same loss and gradients as a single process; distribute the work evenly; stay within limits on what a rank rounds, stores, sends and multiplies |
 # | Time | 95 to 115 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
@@ -29,9 +29,9 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="shard_task"
 # ## Part 1 · Which tokens a rank holds (1 point)
 #
-# A query attends to the earlier tokens of its own document. So most of the work comes from a long document, and more from its end than from its beginning. Zigzag order balances one document. For packed documents, chunks are dealt out **by their work**. (PyTorch's load balancer for block masks sorts them by their work, too, and then deals them back and forth.)
+# A query attends to the earlier tokens of its own document. So most of the work comes from a long document, and more from its end than from its beginning. Zigzag order balances one document. For packed documents, chunks are dealt to ranks **by the amount of work** that each one takes. (PyTorch's load balancer for block masks also sorts chunks by work, but then deals them back and forth.)
 #
-# **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)`, which is given, returns `(inputs, targets, positions)` of one rank. Neither communicates.
+# **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank, the list of chunks that it gets. `shard(tokens, lengths, order, rank)`, which is given, returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
 # 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
 # 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank with its full share gets no more. Every rank gets the same number of chunks, in ascending order.
@@ -76,7 +76,7 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function without arguments that waits for both messages (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
+# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function that takes no arguments, waits for both messages (on a GPU: the current stream waits), and returns the received tensor, with the shape and dtype of `x`.
 # 2. `x` may be a non-contiguous view, and is not changed. Send exactly its elements, in its dtype, to the next rank only, and without a collective.
 # 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
 # 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x` or a copy of it.
@@ -115,8 +115,8 @@ hint("x5.pass_on")
 # **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may consist of a single rank. It returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
-# 2. `lengths` and chunks are as in Part 1. A query sees the keys of its own document up to its own position. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be far above 100, and all scores of a query may be below -10,000.
-# 3. After every rank has run its backward pass, the gradients of `q`, `k` and `v` equal those of one process whose loss is the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
+# 2. `lengths` and chunks are as in Part 1. A query sees the keys of its own document up to its own position. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, computed in a single process. Scores may be far above 100, and all scores of a query may be below -10,000.
+# 3. After every rank has run its backward pass, the gradients of `q`, `k` and `v` equal those of a single process whose loss is the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
 # 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is computed from the output before it is rounded. In each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 exceeds it by far. (On a CPU, a matmul of BF16 returns BF16, so multiply in FP32.)
 # 5. **Memory.** If the parts stay the same size, adding ranks adds no memory per rank, neither at the peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. It may save its own output in FP32, and a few numbers per token.
 # 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32. Each of the N ranks must stay within these limits:
@@ -232,7 +232,7 @@ hint("x5.ring")
 #
 # 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs you nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
-# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get no gradient; one left from an earlier step may stay or be cleared. Which ones are frozen may change between steps.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss, as a single process would compute it. Frozen parameters (`requires_grad=False`) get no gradient; a gradient left from an earlier step may stay or be cleared. Which ones are frozen may change between steps.
 # 4. A model takes many steps: gradients (even infinite ones), hooks and counts left by earlier steps must not affect later ones. Parameters and their `requires_grad`, inputs, and the modes of the model and its parts do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 
@@ -264,7 +264,7 @@ hint("x5.train")
 # %% [markdown] name="run_text"
 # ## Your ring at work
 #
-# A small model reads 1,024 characters at a time, in four documents, on one rank, on two and on four. Its parameters are in FP32, its attention in BF16. Model and data are the same in all three runs, so the loss must be the same, too, up to rounding. The peak of a rank shows what the ring saves.
+# A small model trains on sequences of 1,024 characters, each packed with four documents: first on one rank, then on two, and then on four. Its parameters are in FP32, its attention in BF16. Model and data are the same in all three runs, so the loss must be the same, too, up to rounding. A rank's peak memory shows what the ring saves.
 
 
 # %% name="model"

@@ -142,7 +142,7 @@ show(
 )
 
 # %% [markdown] name="grid_contract"
-# Each dimension has **groups** of ranks that differ only in this coordinate and communicate with each other. A group that crosses nodes uses the slower link.
+# Along each dimension, ranks form **groups**. The ranks of a group differ only in that dimension's coordinate, and communicate with each other. A group that crosses nodes uses the slower link.
 #
 # ### Your turn: groups, and what they send
 #
@@ -285,7 +285,7 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted; the share of a message that a rank sends is from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
+# Loss and gradients match those of a single process, and the bytes match the formula. (The calls, their sizes and their groups are recorded as the ranks run; the share of a message that a rank sends comes from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
 #
 # The average over all ranks mixes gradients of different stages and of different halves of a matrix. The loss is still right, because it was computed before the gradients were averaged. A comparison with one process shows the mistake.
 #
@@ -371,7 +371,7 @@ for ranks, stride, what in (
 # - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 gives the share of a message that a rank of a ring sends (an all-gather or a reduce-scatter is half an all-reduce). Neighbors in the ring of `shard` ranks are `tensor` ranks apart.
 # - tensor: derive it from `sent`. A transformer block needs 4 all-reduces per micro-batch, or 6 with recompute "full". A message is one micro-batch's hidden state in BF16. Tensor ranks are neighbors.
 #
-# `best(layouts, cluster)` returns the fastest of those layouts of a list whose memory is at most `cluster.gpu.room`, or None if none fits.
+# `best(layouts, cluster)` takes a list of layouts and returns the fastest one whose memory is at most `cluster.gpu.room`, or None if none fits.
 
 
 # %% name="laws" answer=true reveal=true
@@ -419,7 +419,7 @@ hint("choosing_a_layout.laws")
 # %% [markdown] name="laws_guess_text"
 # Now let your formulas search all powers of two in each dimension, and micro-batches of 1 to 8 sequences (`candidates`). The planner then simulates their choice.
 #
-# **Predict.** By what percentage is a step with your formulas' choice longer than one with the planner's best layout, on average over the questions that have an answer?
+# **Predict.** How much longer, in percent, is a step with your formulas' choice than one with the planner's best layout, averaged over the questions that have an answer?
 
 # %% name="laws_guess"
 my_guess = None  # percent
@@ -449,7 +449,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines come close to the search. The bytes leave out gathered parameters and other temporaries. In the seconds, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
+# Your few formulas choose layouts that are nearly as fast as the planner's best. Their bytes leave out gathered parameters and other temporaries. In their seconds, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
 #
 # Formulas can choose only among what they cover. Yours leave out ZeRO-1, context ranks, other pipeline schedules, tensor messages that overlap, and selective recomputation. The planner's best layout for the 70B model uses the first four.
 #
@@ -484,10 +484,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor and pipeline; parameters and gradients along data.
+# - Ranks form a grid, and ranks along the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor and pipeline; parameters and gradients along data.
 # - Gradients averaged over the wrong group raise no error, and the loss of that step is right. Compare with one process.
-# - Activations grow with the tokens; gradients do not. So with enough tokens, computation hides the messages of sharding. Without overlap, tensor ranks always wait for theirs.
-# - A search needs only formulas for bytes and seconds. A step takes the longer of computation and sharding's messages, plus the messages that nothing hides, all stretched by the bubble.
+# - Activations grow with the tokens; gradients do not. So with enough tokens, computation hides the messages of sharded data ranks. Without overlap, tensor ranks always wait for theirs.
+# - A search needs only formulas for bytes and seconds. The messages of sharded data ranks overlap with computation, so the longer of the two counts. Add the messages that nothing hides, and stretch the sum by the bubble.
 #
 # **What to reach for when.** Let formulas narrow the choice. Then let a simulation or a measurement decide.
 #

@@ -69,7 +69,7 @@ for name, answer in answers.items():
     print(f"{name}: {answer.layouts:,} layouts, the best: {name_of(answer.best[0].layout)}")
 
 # %% [markdown] name="tenth_text"
-# **Predict.** For the 8B model on eight H100s, by what percentage is a step of the tenth-best layout longer than a step of the best?
+# **Predict.** For the 8B model on eight H100s, how much longer, in percent, is a step of the tenth-best layout than a step of the best?
 
 # %% name="tenth_guess"
 my_guess = None  # percent
@@ -131,7 +131,7 @@ for (name, formula), ratio in over.items():
 #
 # ## 3 · Rules of thumb
 #
-# You often hear four rules. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them.
+# You often hear four rules. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication becomes the bottleneck.* *Give each GPU enough tokens to hide the gathers.* The planner can test them.
 #
 # **Predict.** The 8B model trains on 16 H100s (two nodes), with 64 sequences of 8,192 tokens per step. Each layout processes the same number of tokens per GPU and micro-batch: with more tensor ranks, micro-batches are proportionally larger. What is the step time with 8 tensor ranks inside a node, divided by the step time with 1 tensor rank (all sharded)?
 
@@ -180,7 +180,7 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Above that number of tokens, the waits for parameters soon fade. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens of a micro-batch fall until they reach this number. Then it is time for another dimension.
+# Above that number of tokens, the waits for parameters soon fade. So it makes the third rule precise. If you add GPUs and keep the batch, the tokens per micro-batch fall until they reach it. Then it is time for another dimension.
 #
 # ### Pipelines between nodes
 #
@@ -226,7 +226,7 @@ claims.figure("with tensor overlap", subject, overlapped.seconds / sharded.secon
 # %% [markdown] name="one_port_text"
 # The first layout pays for recomputation, the others for tensor ranks and a bubble. The output layer adds to the schedule's bubble, because it makes the last stage slower ([[pipelines_in_practice]]).
 #
-# The planner and your formulas rank the first two layouts differently. Your formulas do not know that the output layer slows one stage, and they assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. Here even the planner cannot decide: the third layout is within its error of the first.
+# The planner and your formulas rank the first two layouts differently. Your formulas ignore that the output layer slows one stage. They also assume that every rank computes at half of its peak, whether it computes full matmuls or an eighth of each. Here even the planner cannot decide: the third layout differs from the first by less than the planner's error.
 #
 # The rule may hold on a slow network. The next cell gives each node one port instead of one per GPU.
 
@@ -248,7 +248,7 @@ claims.figure("one network port per node, with tensor overlap", subject, piped.s
 #
 # A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only some of the experts, and all-to-alls carry the tokens to their experts and back. The planner assumes that all experts get the same load.
 #
-# **Predict.** By what percentage is a step longer with 8 expert ranks than with 1? (With 1, each GPU holds all experts. That does not fit, but the planner can still simulate it.)
+# **Predict.** How much longer, in percent, is a step with 8 expert ranks than with 1? (With 1, each GPU holds all experts. That does not fit, but the planner can still simulate it.)
 
 # %% name="experts_guess"
 my_guess = None  # percent
@@ -284,7 +284,7 @@ claims.figure("a step with 8 expert ranks / with 1", subject, spread[8].seconds 
 # %% [markdown] name="experts_explained"
 # Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N and never exceed twice those of 2 ranks. The time in all-to-alls grows with them.
 #
-# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*, where these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the bandwidth.
+# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So *inside a node*, where these eight ranks exchange their tokens over NVLink, many expert ranks cost little and save a lot. Between nodes, each GPU sends through its own network port, at a ninth of the bandwidth.
 #
 # ## 5 · Decide
 #
@@ -299,13 +299,13 @@ for name, question in decisions().items():
 # %% [markdown] name="decide_contract"
 # ### Your turn: a layout
 #
-# **Contract.** `decide(question)` gets one of the questions above and returns a `Layout` that
+# **Contract.** `decide(question)` takes one of the questions above and returns a `Layout` that
 #
 # - answers the question: it has the question's `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`), and trains all weights in the default `precision`;
 # - fits in memory;
 # - takes at most 10% longer than the best layout that the search found.
 #
-# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Two differences between the engines matter here. The planner assumes that Megatron's attention kernel on an H100 (cuDNN's) is 1.5 times as fast as torchtitan's. And here Megatron does not shard the parameters: it needs `zero="none"` or `zero="zero1"`. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` can take 20 seconds or more, so choose your proposals with care.
+# A `Layout` also has settings that your formulas do not cover: `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and "selective" for `recompute`. `help(Layout)` lists everything. Two differences between the engines matter here. The planner assumes that Megatron's attention kernel on an H100 (cuDNN's) is 1.5 times as fast as torchtitan's. And here Megatron does not shard the parameters: it needs `zero="none"` or `zero="zero1"`. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` can take 20 seconds or more, so choose your proposals with care.
 
 
 # %% name="decide" answer=true reveal=true
@@ -361,7 +361,7 @@ for name, pair in pairs.items():
     print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
 
 # %% [markdown] name="play_text"
-# Two context ranks are the fastest here ([[context_parallel]]), but two tensor ranks in a node are slower by less than the planner's error. The pipeline has one micro-batch per data rank, so one of its two stages always waits. The engine matters, too: the best known layout has the ranks of the first line, with Megatron's attention kernel and without sharded parameters. The small step has room for everything, so recomputing blocks only costs time there: less than a third, in part because the output layer is not repeated.
+# Two context ranks are the fastest here ([[context_parallel]]), but two tensor ranks in a node are slower by less than the planner's error. The pipeline has one micro-batch per data rank, so one of its two stages always waits. The engine matters, too: the best known layout also has two context ranks, but it uses Megatron's attention kernel and does not shard the parameters. The small step has room for everything, so recomputing blocks only costs time there: less than a third, in part because the output layer is not repeated.
 #
 # ### Explore
 #
@@ -385,7 +385,7 @@ layout_explorer(
 #
 # ### Your turn: days, GPU-hours, dollars
 #
-# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` is the number of tokens of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
+# **Contract.** `bill(found, tokens, price, goodput)` takes `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` is the number of tokens of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
 #
 # - A run takes a whole number of steps. Each takes its seconds divided by the goodput.
 # - The likely values use `seconds` and the mean of the two goodputs. The low values use the fastest step and the best goodput, the high values the slowest step and the worst goodput.
@@ -411,9 +411,9 @@ bill = check("layouts_in_practice.bill", bill)
 hint("layouts_in_practice.bill")
 
 # %% [markdown] name="bill_guess_text"
-# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Insert your prices.) The eight nodes replicate the best layout of one node, with four times as many tokens per step. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
+# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Insert your prices.) The eight nodes replicate the best layout of one node, with four times as many tokens per step. The replicas all-reduce their gradients between nodes, where each 4090 has only 1.5 GB/s of bandwidth.
 #
-# **Predict.** By what percentage is the bill for eight nodes of 4090s higher than the bill for one node of 4090s?
+# **Predict.** How much higher, in percent, is the bill for eight nodes of 4090s than the bill for one node of 4090s?
 
 # %% name="bill_guess"
 my_guess = None  # percent
@@ -480,7 +480,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A plan has an error. Treat layouts that differ by less than that as equals, and take the one that is easiest to run.
+# - A plan has a margin of error. Treat layouts that differ by less than that as equals, and take the one that is easiest to run.
 # - A search whose memory formula lacks a term can choose a layout that does not fit.
 # - Without overlap, tensor ranks cost time even inside a node. Tensor and pipeline ranks can pay off where memory, too few sequences or a slow network limits sharding.
 # - A micro-batch has enough tokens if its computation takes at least as long as its gathers and reductions. The cluster determines this number of tokens, not the model.

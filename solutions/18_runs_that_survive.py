@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # In data-parallel training all ranks wait for each other in every step ([[data_parallel]]), so one failing GPU stops the whole job. If one GPU fails λ times per day, a job on n GPUs fails nλ times per day. Its **mean time between failures** is M = 1 / (nλ).
 #
-# The table compares three published failure counts. The last column shows how many days would pass between two failures of a job on 64 GPUs with the same rate per GPU.
+# The table compares three published failure counts. The last column shows how many days a job on 64 GPUs would run between failures, on average, at the same failure rate per GPU.
 
 # %% name="failures"
 table = [
@@ -101,11 +101,11 @@ for run in PUBLISHED_RUNS:
 # **Contract.** `wall_clock(work, interval, save, restart, failures)` returns how many seconds a run takes in total.
 #
 # - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter. The run ends after it, without a checkpoint.
-# - `failures` is a list of times on the clock, in ascending order; do not change it. At a failure the run loses everything that is not in a finished checkpoint, restarts for `restart` seconds, and continues from that checkpoint (or from the start).
+# - `failures` is a list of times on the clock, in ascending order; do not change it. At a failure the run loses everything since its last finished checkpoint, takes `restart` seconds to restart, and continues from that checkpoint (or from the start if there is none).
 # - A failure during a save makes that checkpoint worthless. If a failure comes at the exact moment a save ends, the checkpoint counts. A failure during a restart starts the restart over.
 # - Failures at or after the end of the run change nothing.
 #
-# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. The goodput with this interval must be at least 99% of the best possible. Failures come at random, on average one every `mtbf` seconds, and `save` is at most a tenth of `mtbf`. (The best interval does not depend on the restart time.)
+# `best_interval(save, mtbf)` returns how many seconds to train between checkpoints. The goodput with this interval must be at least 99% of the best possible. Failures come at random, on average one every `mtbf` seconds, and `save` is at most a tenth of `mtbf`. (The best interval does not depend on the restart time.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -210,7 +210,7 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves out the restarts. The bars show how much of the time the restarts take here. *Replayed* is your `wall_clock`, given how long after each start the process was killed, and the average durations of its steps, saves and restarts. Where processes cannot be forked (macOS), a restart takes seconds.
+# Young's formula leaves out the restarts. The bars show how much of the time the restarts take here. The column *replayed* comes from your `wall_clock`, applied to the times from each start to its kill and the average durations of the run's steps, saves and restarts. Where processes cannot be forked (macOS), a restart takes seconds.
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -221,9 +221,9 @@ print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# An uninterrupted run trains for 70 steps. Then six runs resume after step 35. Each of them loads all parts of the saved state but one, which keeps its initial value.
+# An uninterrupted run trains for 70 steps. Then six runs resume after step 35. Each of them loads all but one part of the saved state; the missing part keeps its initial value.
 #
-# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
+# **Predict.** How many of the six mistakes would you notice? (You notice a mistake if it makes the mean loss of the next 35 steps more than 10% higher than it should be.)
 
 # %% name="parts_guess"
 my_guess = None  # of 6
@@ -355,7 +355,7 @@ for ranks in (1, 2, 3):
 # %% [markdown] name="torn_text"
 # ## 4 · A checkpoint that survives a kill at any moment
 #
-# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that saves a state of 4 MiB again and again, without a pause between two saves, and kills it forty times, each time at a random moment.
+# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell starts a process that saves a 4 MiB state over and over without pausing, and kills it at a random moment. It does this forty times.
 #
 # **Predict.** After how many of the forty kills does the file fail to load?
 
@@ -387,10 +387,10 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 #
 # **Contract.** `Checkpoints(folder, keep=2)` manages the checkpoints in a folder. Its constructor is given. It creates the folder, and syncs the parent of each new folder, because a folder's name is an entry of its parent.
 #
-# - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint, unless there are already `keep` whole ones with higher steps. A step may be saved again; then the new state counts.
-# - If the process is killed at **any** moment of `save`, a reader finds either the checkpoint that was the newest before (the highest step) or the new one, whole in both cases.
+# - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint, unless there are already `keep` whole ones with higher steps. Saving a step again replaces its state.
+# - If the process is killed at **any** point during `save`, a reader finds a whole checkpoint: either the new one, or the one that was the newest (had the highest step) before the call.
 # - The same holds for a power failure at any moment. Once `save` has returned, a reader finds the new checkpoint even after a power failure. So all data is on the disk before the checkpoint is published (flush every file and call `os.fsync` on it), and the directory is synced before an older checkpoint is deleted.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It skips a damaged checkpoint (cut short, emptied, zeroed, with a flipped bit or two pieces swapped, or missing) without an error. `latest()` only reads: it does not delete a damaged checkpoint, and it does not rely on what this object has saved.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It skips a damaged checkpoint (with a file that is truncated, emptied, zeroed or missing, or has a flipped bit or two pieces swapped) without an error. `latest()` only reads: it does not delete a damaged checkpoint, and it does not rely on what this object has saved.
 # - After `save`, at most `keep` checkpoints are left, those with the highest steps, and no leftovers of killed saves. (So a run that goes back to an earlier step and discards the later ones saves into a new folder.) `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
 # You choose how many files a checkpoint has, and their names.
@@ -460,7 +460,7 @@ hint("runs_that_survive.manager")
 #
 # The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. So its presence shows that all parts were written, but not that their bytes are still correct. Only a checksum can show that. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. If several ranks hold copies of the same parameter, only one of them writes it (*deduplication*).
 #
-# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. They are off below, because pinned memory and asynchronous copies need a GPU. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. Unlike a thread, a process does not compete with training for Python's interpreter lock.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. Both are off below, because they need a GPU. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. Unlike a thread, a process does not compete with training for Python's interpreter lock.
 #
 # Below, two ranks train a sharded model with AdamW for 12 steps, and save after every fourth step.
 
@@ -527,7 +527,7 @@ else:
     claims.figure(f"{said}: no free core", subject, slower["async_save"] / slower["save"], "of a synchronous one")
 
 # %% [markdown] name="async_explained"
-# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share the cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is about GPU nodes, where cores are free. So it gets a verdict only if this machine has at least two cores per rank, and if the synchronous saves cost a measurable time.
+# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share the cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is about GPU nodes, where cores are free. So the claim is tested only if this machine has at least two cores per rank and its synchronous saves take a measurable amount of time.
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. But a checkpoint that is still being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #
@@ -571,6 +571,6 @@ claims
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on the seed, the skips and the step, not on ranks or workers.
 #
-# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and once saving is cheap, make restarts faster. [[Failures]] is about the failures themselves.
+# **What to reach for when.** For a run of a few hours on one GPU, save the weights, optimizer state, data position and random state every half hour, and test once that the run resumes correctly. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and once saving is cheap, make restarts faster. [[Failures]] is about the failures themselves.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); POSIX and Linux documentation: `rename(2)`, `fsync(2)`; PyTorch documentation, `torch.distributed.checkpoint`; the torchft repository.

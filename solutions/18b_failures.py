@@ -82,7 +82,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, even in the middle of a save. It raises nothing and does not exit.
 # - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has arrived, else 0. Once it is 1, it stays 1.
-# - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step, which it does if the flag of at least one rank was 1. All ranks make the same decision in the same step, even a rank whose signal arrived *after* it sent its flag.
+# - `agreed(total)` takes the all-reduced sum of all ranks' flags, a tensor with one element. It returns whether the job stops after this step: it does if at least one rank's flag was 1. All ranks make the same decision in the same step, even a rank whose signal arrived *after* it sent its flag.
 # - `close()` restores the handlers that the two signals had before.
 
 
@@ -257,7 +257,7 @@ else:
 #
 # ### With a different number of ranks
 #
-# Suppose that the broken machine does not come back, or that more machines become available. Below, two ranks train for 16 steps. Then two or three ranks continue from that checkpoint to step 32.
+# Suppose that the broken machine does not come back, or that more machines become available. Below, two ranks train for 16 steps and save a checkpoint. The job then resumes from it, once on two ranks and once on three, and runs to step 32.
 #
 # A third job loses a node while it runs, under `torchrun --nnodes=1:2`. Two launchers on this machine represent two nodes of one rank each. In step 20 one launcher and its rank get SIGKILL. The other launcher notices that the heartbeats stop, waits five seconds for a replacement, and starts its rank again, alone.
 #
@@ -362,7 +362,7 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # - `("killed", rank)`: the rank was killed by SIGKILL (exit code −9). The others lose their connection and raise an error (1), or are stopped (−15).
 # - `("hung", rank)`: the job broke and no rank was killed. All other ranks wait in a collective that this rank has not called. It may have hung before its first collective.
 # - `("wrong", rank)`: from some step on, its weights differ from those of the others.
-# - `("slow", rank)`: in most steps, it works more than 1.5 times as long as the median rank. *Working* is the time from one answer to the next call. Long pauses in fewer than half of the steps do not count; the rank may have written checkpoints.
+# - `("slow", rank)`: in most steps, its *working time* is more than 1.5 times that of the median rank. A rank's working time runs from the return of one collective to the call of the next. Long pauses in fewer than half of the steps do not count; the rank may have been writing checkpoints.
 # - `("healthy", None)`: none of these. Each job has at most one fault.
 
 
@@ -514,9 +514,9 @@ long_guess.reveal(counts["leave out"])
 show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, with 24 bad batches from step 65 on.")
 
 # %% [markdown] name="spike_explained"
-# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. Then the median rises to their level, and the remaining bad updates are applied.
-# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But each of the 24 bounded updates still goes in the wrong direction.
-# - *Rolling back* undoes all of the damage, each time the loss jumps. It needs everything that you have built: whole checkpoints, and a data order whose skips survive the next restart.
+# - *Leave out* skips updates whose norm stands out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. Then the median rises to their level, and the remaining bad updates are applied.
+# - *Clip*, which nearly every large run does anyway, bounds what one batch can do, and avoids most of the damage. But each of the 24 bounded updates still goes in the wrong direction.
+# - *Roll back* undoes all of the damage, each time the loss jumps. It needs everything that you have built: whole checkpoints, and a data order whose skips survive the next restart.
 #
 # ## 5 · Thousands of ranks that fail
 #
@@ -524,12 +524,12 @@ show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, wi
 #
 # `Fleet` simulates such a run from failure to failure. Failures come at random at these rates, in proportion to the number of GPUs. You choose four settings:
 #
-# - `interval`: seconds of training between two checkpoints. Each checkpoint takes 2.4 s, the time to write the training state of 405B parameters at the 2 TB/s of Meta's storage;
+# - `interval`: seconds of training between checkpoints. Each checkpoint takes 2.4 s, the time to write the training state of 405B parameters at the 2 TB/s of Meta's storage;
 # - `timeout`: seconds after which a collective that does not return ends the job;
 # - `spares`: standby nodes. When none is left, the job waits until a broken node is repaired;
-# - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
+# - `compare`: seconds between comparisons. Each comparison takes 60 s, and covers step times and gradients on the same rows (section 3).
 #
-# The other figures are assumptions. A restart takes ten minutes. After every failure except those from software, the node is in repair for a day, even if it only made a collective hang, computed wrong results, or was a straggler. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average. Training is *lost* if it has to be done again; waiting, restarts and slow steps do not count.
+# The other figures are assumptions. A restart takes ten minutes. After every failure except those from software, the node is in repair for a day, even if it only made a collective hang, computed wrong results, or was a straggler. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average. Training counts as *lost* if it has to be repeated; waiting, restarts and slow steps do not count as lost.
 #
 # **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the lost training is due to silent corruption?
 

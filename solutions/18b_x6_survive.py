@@ -42,12 +42,12 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
 # 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` is from 0 to 9,999,999. `state` is a dictionary with at least one key; its keys are strings of letters, digits, spaces and underscores. Its values are numbers, strings, `True`, `False`, `None`, tensors on the CPU (no views of larger ones), and dictionaries, lists and tuples of these; nested keys are strings or integers. Another process loads the same state, bit for bit and with the same types. `save` does not change `state`, and later changes by the caller do not change the checkpoint. `load` changes nothing on the disk.
-# 2. A checkpoint is **one directory** in `folder`, named `step-` and the number of the step, such as `step-12`. (You may append something to the number if you adapt `steps_in`.) For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value, and no other `.pt` files; files with other suffixes are allowed. Other programs copy such directories at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. Other entries of `folder` may have any other name. `save` writes only inside `folder`, which may be on its own disk: renaming into it from elsewhere may fail.
+# 2. A checkpoint is **one directory** in `folder`, named `step-` followed by the step number, such as `step-12`. (You may append something to the number if you adapt `steps_in`.) For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value, and no other `.pt` files; files with other suffixes are allowed. Other programs copy such directories at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at all times**, even if `save` is killed halfway. Other entries of `folder` may have any other name. `save` writes only inside `folder`, which may be on its own disk: renaming into it from elsewhere may fail.
 # 3. The newest checkpoint is the one with the highest step.
-# 4. If the process is killed at any moment of `save`, at most the checkpoint that it was saving is lost. The previous checkpoint, and those of later steps, are deleted only after the new one has its name.
+# 4. If the process is killed at any point during `save`, at most the checkpoint being saved is lost. The previous checkpoint, and those of later steps, are deleted only after the new one has been given its name.
 # 5. The same holds for a power failure. Before a checkpoint gets its name, `save` syncs every file in it, and the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`. So `save` syncs `folder`, too, before it deletes an older checkpoint and before it returns. It leaves no file open. A `save` that was killed may have renamed its checkpoint without syncing `folder`.
 # 6. Disks fail, too. If a checkpoint lacks a file, or a file was cut short, or any byte has changed, `load` skips that checkpoint and returns the next older one that is intact. (Damage on which the state does not depend may stay unnoticed.)
-# 7. The use of the disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, damaged or not, and nothing else: no older checkpoints, none with a higher step, and nothing that a killed `save` left behind. A checkpoint of the same step, damaged or not, is replaced. While `save` runs, the folder never holds more bytes than `keep + 1` checkpoints do (`keep + 2` if the last `save` was killed).
+# 7. Disk usage is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, damaged or not, and nothing else: no older checkpoints, none with a higher step, and nothing that a killed `save` left behind. A checkpoint of the same step, damaged or not, is replaced. While `save` runs, the folder never holds more bytes than `keep + 1` checkpoints do (`keep + 2` if the last `save` was killed).
 #
 # (This check does not kill any process. While your `save` runs, the check copies the folder after each change, and a new process loads from each copy, because a kill at that moment would leave such a folder. The check also records what you sync.)
 
@@ -124,7 +124,7 @@ hint("x6.files")
 # %% [markdown] name="gradient_task"
 # ## Part 2 · The same bits on one rank and on two (2 points)
 #
-# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**. On two ranks, rank 0 computes lane 0, and rank 1 computes lane 1. A single rank computes both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
+# For one rank to continue the run bit for bit, the result of a step must not depend on the number of ranks. So the run has two **lanes**. On two ranks, rank 0 computes lane 0, and rank 1 computes lane 1. A single rank computes both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
 #
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
@@ -132,7 +132,7 @@ hint("x6.files")
 # 2. A lane draws `x, y = next(streams[lane])` `micro_batches` times. The model sees one micro-batch at a time; its loss is the cross-entropy of `model(x)` and `y`, and its backward pass comes before the next forward pass. Everything is on the CPU, in FP64; all parameters are trained.
 # 3. A lane's forward passes start from the random state `random[lane]` (as `torch.get_rng_state()` returns it). Afterwards `random[lane]` is the state in which the lane ended.
 # 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Micro-batches of different sizes count the same. Gradients of earlier steps do not affect it. Weights, modes and PyTorch's settings do not change, no hook stays behind, and buffers change only as the forward passes change them.
-# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: one sum per lane. Then add the sums of the two lanes. (On two ranks, `all_reduce` does this last addition, once. `a + b` and `b + a` have the same bits, but three numbers added in another order may not. You may divide before or after the sums, but at the same place on one rank and on two.)
+# 5. **Sum in one fixed order**, so that every bit is the same on one rank and on two. In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: one sum per lane. Then add the sums of the two lanes. (On two ranks, `all_reduce` does this last addition, once. `a + b` and `b + a` have the same bits, but three numbers added in another order may not. You may divide before or after the sums, but at the same place on one rank and on two.)
 
 
 # %% name="gradient" answer=true
@@ -165,13 +165,13 @@ hint("x6.gradient")
 # %% [markdown] name="train_task"
 # ## Part 3 · The run (2 points)
 #
-# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is a run to continue, and returns the trained model when step `job.steps` is done. Its first lines are given: they make what the run needs, at its beginning.
+# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is a run to continue, and returns the trained model when step `job.steps` is done. Its first lines are given: they create everything that the run needs, in its initial state.
 #
 # 1. The model, the optimizer, the schedule and each stream have `state_dict()` and `load_state_dict(state)`. The model may have buffers that change as it trains, and a schedule may depend on more than the number of steps.
-# 2. A step calls `job.gradient(model, streams, random, job.micro_batches)`, and then makes one step of the optimizer and one of the schedule.
+# 2. Each step calls `job.gradient(model, streams, random, job.micro_batches)`, and then steps the optimizer and the schedule once each.
 # 3. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. `state` has keys and values as in clause 1 of Part 1. Rank 0 begins its next step only after `job.save` has returned.
 # 4. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
-# 5. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. `train` itself writes and deletes nothing in the folder.
+# 5. The run may be killed at any moment, on any rank, several times, and restarted on two ranks or on one. It continues from the newest checkpoint, repeats no earlier step, does not draw the micro-batches of earlier steps again, and **ends in the same state as an uninterrupted run, bit for bit**. `train` itself writes and deletes nothing in the folder.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs you nothing here.)
 
@@ -227,15 +227,15 @@ hint("x6.train")
 # %% [markdown] name="preempt_task"
 # ## Part 4 · Preempted (2 points)
 #
-# A scheduler takes the machines back: it sends a signal, and SIGKILL some seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU, that makes the host wait for the device in each step. Here the ranks read the flags one step later, and the time left may be too short for a save.
+# A scheduler takes the machines back: it sends a signal, and SIGKILL a few seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU, that makes the host wait for the device in each step. Here the ranks read the flags one step later, and the time left may be too short for a save.
 #
 # **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted. Its first lines are given: they install a handler that notes when this rank will be killed.
 #
-# 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under the number `step`; SIGKILL during a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
-# 2. **Signals.** SIGTERM and SIGUSR1 may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler is installed before `job.resume()` is called, and stays installed, even when the program returns or exits. It raises nothing, and calls nothing of `job` but `job.clock()`.
-# 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. After such a step the rank waits for the last launched step as well, and takes that step's total into account, too. Ranks talk through `job` alone, and there is no further synchronization while the run goes on.
+# 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's gradient all-reduce also sums `note`, a number, across all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state as checkpoint `step`; SIGKILL during a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
+# 2. **Signals.** SIGTERM and SIGUSR1 may arrive on any rank, at any moment (even during `job.resume` and `job.save`), on one rank or on both, and more than once. The handler is installed before `job.resume()` is called, and stays installed, even when the program returns or exits. It raises nothing, and the only function of `job` that it calls is `job.clock()`.
+# 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. After such a step the rank waits for the last launched step as well, and takes that step's total into account, too. Ranks communicate only through `job`, and do not synchronize in any other way during the run.
 # 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
-# 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number`; a later signal never postpones an earlier kill. The first rank that is killed ends the job. A rank without a signal is not killed. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
+# 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number`; a later signal never postpones an earlier kill. The job ends as soon as one rank is killed. A rank that gets no signal is not killed. `job.clock()` returns the time in seconds on this rank's machine; the machines' clocks differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
 # 6. **Saving.** `job.save` is called after every `job.every` steps, after the last step and after the step at which the ranks stop (only once, even if several of these coincide). At a stop it is called only if, when the last step has ended, each rank has at least `job.save_seconds` left.
 # 7. **The end.** When step `job.steps` is saved, `preemptible` returns `job.steps`, even after a signal. Otherwise it raises `SystemExit(job.requeue)`, on every rank: with this exit code the scheduler starts the job again. No step before the newest checkpoint is repeated.
 #
@@ -279,7 +279,7 @@ hint("x6.preempt")
 # %% [markdown] name="survive_text"
 # ## Part 5 · Killed anywhere (1 point)
 #
-# You do not write anything for this part. The check runs `save`, `load`, `gradient` and `train` together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
+# You do not write anything for this part. The check runs `save`, `load`, `gradient` and `train` together, and kills the ranks during a save, during startup, during a step, and twice in a row.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)
@@ -377,5 +377,5 @@ with tempfile.TemporaryDirectory() as scratch:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# The grader takes only your four answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
+# The grader takes only your four answer cells and runs the same nine checks on them, with different random numbers and kills at different moments.
 # Changes elsewhere in the notebook neither help nor hurt.

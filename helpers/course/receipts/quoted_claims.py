@@ -86,7 +86,7 @@ QUOTED_CLAIMS = {
     ),
     "C20": QuotedClaim(
         "Tensor parallelism across nodes is slow, so use tensor ranks inside a node and pipelines between nodes; shard "
-        "until communication shows, and give each GPU enough tokens to hide it",
+        "until communication becomes the bottleneck, and give each GPU enough tokens to hide it",
         "[Narayanan et al.](https://arxiv.org/abs/2104.04473), "
         "[The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook); tutorials",
     ),

@@ -1,7 +1,8 @@
 """One update of the whole batch, with no room for its activations or its gradients.
 
 More than the lab's folding is asked for: rows that do not count, a decay that belongs to the update and not to its
-micro-batches, and a layer that is frozen.
+micro-batches, and a layer that is frozen. One unit of that layer is always 0. So some of the next layer's weights never
+get a gradient: they are 0, their running means are 0, and both stay so.
 """
 
 import contextlib
@@ -24,12 +25,16 @@ ROOM = 100 * KiB  # beside weights, running means and the batch; all gradients t
 RATE, DECAY = 1e-3, 0.01
 UPDATES = 3
 IGNORED = -100  # the label of rows that do not count
+IDLE = 5  # the unit of the frozen layer that is always 0
 
 
 def _model() -> nn.Sequential:
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)).to(pick_device())
     model[0].requires_grad_(False)
+    with torch.no_grad():
+        for idle in (model[0][0].weight[IDLE], model[0][0].bias[IDLE], model[1][0].weight[:, IDLE]):
+            idle.zero_()
     return model
 
 
@@ -54,9 +59,9 @@ def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def _parts(mean: torch.Tensor, *before: torch.Tensor) -> dict[str, float]:
     """Return how much of the old mean, the gradient and the weights is in `mean`, and which share of it is neither."""
-    if not torch.isfinite(mean).all():
-        return dict.fromkeys(("fade", "gradient", "decay", "rest"), math.nan)
     basis = torch.stack(before, dim=1)
+    if not (torch.isfinite(mean).all() and torch.isfinite(basis).all()):
+        return dict.fromkeys(("fade", "gradient", "decay", "rest"), math.nan)
     scale = basis.norm(dim=0)
     solution = torch.linalg.lstsq(basis / scale, mean.unsqueeze(1)).solution
     rest = (mean - (basis / scale @ solution).squeeze(1)).norm() / mean.norm()
@@ -72,6 +77,7 @@ class _Subject:
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.frozen = [p.detach().clone() for p in self.model.parameters() if not p.requires_grad]
         self.means = {p: torch.randn_like(p) * 5e-4 for p in self.trained}
+        self.means[self.model[1][0].weight][:, IDLE] = 0
         self.own = {p: mean.data_ptr() for p, mean in self.means.items()}
 
     def look(self, x: torch.Tensor, y: torch.Tensor) -> list[list[torch.Tensor]]:
@@ -79,6 +85,11 @@ class _Subject:
         gradients = torch.autograd.grad(F.cross_entropy(self.model(x), y), self.trained)
         kinds = [self.means[p] for p in self.trained], gradients, self.trained
         return [[t.detach().clone() for t in tensors] for tensors in kinds]
+
+    def idle(self) -> Evidence:
+        """Return how many weights of the idle unit have moved, and how many of them are NaN."""
+        weights = self.model[1][0].weight[:, IDLE]
+        return {"moved": int((weights != 0).sum()), "nan": int(weights.isnan().sum())}
 
     def left_over(self, x: torch.Tensor, y: torch.Tensor) -> Evidence:
         """Return what is left after the updates, also as an ordinary backward pass shows it: means that move."""
@@ -211,7 +222,8 @@ class SameUpdateWithinTheRoom(Check):
                     return {"later": {"update": update, "error": type(error).__name__, "text": str(error)[:200]}}
             peak = meter.profile.peak_bytes
             changed |= {name for name, t, was in zip("xy", (x, y), given, strict=True) if not torch.equal(t, was)}
-            parts.append(_parts_of(subject, before) | {"share": float((given[1] != IGNORED).double().mean())})
+            share = float((given[1] != IGNORED).double().mean())
+            parts.append(_parts_of(subject, before) | {"share": share, "idle": subject.idle()})
         return {
             "parts": parts,
             "left": {"changed": sorted(changed)} | subject.left_over(*given),
@@ -236,6 +248,12 @@ class SameUpdateWithinTheRoom(Check):
             off = _off(got, want)
             if off:
                 return f"Update {update}: {off}"
+            if got["idle"]["moved"]:
+                now = "are NaN now" if got["idle"]["nan"] else "have changed"
+                return (
+                    f"Update {update}: {got['idle']['moved']} weights whose running mean is exactly 0 {now}. sign(0) "
+                    "is 0, so they should stay as they are."
+                )
         # A sign may differ where a mean is almost zero: a few weights of thousands, 2 x RATE each and update.
         for a, b, size in zip(seen["weights"], expected["weights"], expected["sizes"], strict=True):
             if not abs(a - b) <= RATE * max(4.0, 0.5 * size**0.5):

@@ -43,10 +43,10 @@ class Fleet:
 
     Attributes:
         gpus: at work, in nodes of eight.
-        interval: seconds of training between two checkpoints.
+        interval: seconds of training between checkpoints.
         spares: nodes that stand by. A broken node is back after a day (assumed).
         timeout: seconds after which a collective that does not return ends the job.
-        compare: seconds between two comparisons of the ranks: step times, and gradients of the same rows.
+        compare: seconds between comparisons of the ranks: step times, and gradients of the same rows.
     """
 
     gpus: int = 16_384

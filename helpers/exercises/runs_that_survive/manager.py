@@ -148,7 +148,7 @@ def _scene(name: str, step: int) -> str:
 
 
 class SurvivesKills(InFolder):
-    """After a kill at any moment of `save`, a reader finds the old checkpoint or the new one, whole."""
+    """After a kill at any point during `save`, a reader finds the old checkpoint or the new one, whole."""
 
     after = ("finds_the_newest",)
     hint = (

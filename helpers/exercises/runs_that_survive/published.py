@@ -30,7 +30,7 @@ class PublishedRun:
 
     @property
     def hours_between(self) -> float:
-        """Hours between two failures of the job."""
+        """Mean hours between failures of the job."""
         return 24 * self.days / self.failures
 
 

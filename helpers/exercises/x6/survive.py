@@ -13,7 +13,7 @@ WHOLE = "never killed"
 
 
 class SurvivesWhereverItIsKilled(Check):
-    """Killed inside a save, at a start, in a step, twice in a row, on one rank: the same bits, a bounded disk."""
+    """Killed during a save, startup or a step, twice in a row, on one rank: the same bits, bounded disk usage."""
 
     points = 1
     hint = (

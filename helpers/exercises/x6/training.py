@@ -119,7 +119,7 @@ def _close(rate: float, right: float) -> bool:
 
 
 class ResumesBitForBit(OneObservation):
-    """Killed between steps, in a step or at a start, on one rank or two, it ends with an uninterrupted run's bits."""
+    """Killed between steps, in a step or at startup, on one rank or two, it ends with an uninterrupted run's bits."""
 
     hint = (
         "What decides the next step? Weights, optimizer, schedule, and of each lane the stream and the random state.\n"
