@@ -299,8 +299,8 @@ def kind_of(run: Run) -> str:
 
 def summary(held: Sequence[Score]) -> str:
     """Sum up by the median of the sources' medians, dense runs and mixtures apart."""
-    sentences = []
-    for words, mixed in (("Dense runs", False), ("Mixtures of experts", True)):
+    sentences = ["Each source has a median error and a 90th percentile of errors."]
+    for words, mixed in (("dense runs", False), ("mixtures of experts", True)):
         sources: dict[str, list[Score]] = defaultdict(list)
         for score in held:
             if score.run.mixed == mixed:
@@ -310,9 +310,9 @@ def summary(held: Sequence[Score]) -> str:
         base = [_at(_errors(s.baseline for s in mine if s.baseline == s.baseline), 0.5) for mine in sources.values()]
         base = [error for error in base if error == error]
         sentences.append(
-            f"{words}: the median over the sources is {statistics.median(ours):.1%} for each source's median error, "
-            f"and {statistics.median(ninth):.1%} for the 90th percentile of its errors. With one MFU for all "
-            f"runs, the first figure is {statistics.median(base):.1%}."
+            f"For {words}, these two figures have medians of {statistics.median(ours):.1%} and "
+            f"{statistics.median(ninth):.1%} over the sources; with one MFU for all runs, the first median is "
+            f"{statistics.median(base):.1%}."
         )
     return " ".join(sentences)
 

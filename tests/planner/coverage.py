@@ -70,10 +70,9 @@ def table() -> str:
             lines.append(f"| {source} | {kind} | {len(mine)} | {shares[source]:.0%} |")
         low, high = intervals()[field]
         words.append(
-            f"{kind.capitalize()}: an interval from {low:.2f} to {high:.2f} times the forecast. With {len(errors)} "
-            f"sources, it should contain {promised(len(errors)):.0%} of the runs of a new source. Computed without "
-            f"a source, it contains {statistics.fmean(shares.values()):.0%} of that source's runs (mean over the "
-            f"sources)."
+            f"{kind.capitalize()}: the interval is {low:.2f} to {high:.2f} times the forecast. With {len(errors)} "
+            f"sources, it should contain {promised(len(errors)):.0%} of a new source's runs. The table's {kind} rows "
+            f"average {statistics.fmean(shares.values()):.0%}."
         )
     return "\n".join([*lines, "", "  \n".join(words)])
 

@@ -187,7 +187,7 @@ def headline(plans: list[Plan]) -> str:
         f"{'Of' if misses else 'For'} {len(allocated)} published peaks of allocated memory, {missed} "
         f"median error is {median:.1%} and {'its' if misses else 'the'} largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
-        "interval. A table lists all figures, and the causes of misses where they are known."
+        "interval. A table lists every figure and, where known, the cause of each miss."
     )
 
 
