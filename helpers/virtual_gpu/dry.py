@@ -144,7 +144,7 @@ class DryMode(Pretence):
         if not is_hollow(source) and (small or destination == "cpu"):
             return func(*args, **kwargs)
         if destination == "cpu" and small:
-            self._waits.assume("copy to the host", str(stand_ins.number(source)))
+            self._waits.assume("copy to the host", stand_ins.in_words(stand_ins.number(source)))
             return stand_ins.fill(torch.empty_strided(*spec[:2], dtype=spec.dtype), source)
         result = hollow_tensor(*spec)
         if is_hollow(source):
@@ -165,7 +165,7 @@ class DryMode(Pretence):
             storage_of(target).hollow = False
             return func(*args, **kwargs)
         if here is None and small and not is_hollow(target):
-            self._waits.assume("copy to the host", str(stand_ins.number(source)))
+            self._waits.assume("copy to the host", stand_ins.in_words(stand_ins.number(source)))
             return stand_ins.fill(target, source)
         return make_hollow(target)
 
