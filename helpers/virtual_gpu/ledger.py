@@ -149,7 +149,8 @@ class Ledger:
 
     def _note_given(self, here: Place) -> None:
         """Note the first dimensions of what the outermost module was given."""
-        given = self.given if torch.is_grad_enabled() else self.given_without_graph
+        on = torch.is_grad_enabled() or (bool(here.functions) and self._graph)  # a checkpoint turns it off
+        given = self.given if on else self.given_without_graph
         for value in here.given:
             for tensor in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(tensor, torch.Tensor) and tensor.dim():
