@@ -26,8 +26,12 @@ PIECES = 1.05  # reserved over allocated in large programs; the segments of smal
 
 def batch_of(ledger: Ledger) -> int | None:
     """Return the batch of the program; None where it cannot be recognized."""
-    rows = ledger.arrivals or ledger.early_arrivals or ledger.arrivals_without_graph
-    if not rows:
+    other = ledger.given_without_graph - ledger.given  # batches of an evaluation, or states in which a policy acts
+    for arrivals in (ledger.arrivals, ledger.early_arrivals, ledger.arrivals_without_graph):
+        rows = Counter({size: nbytes for size, nbytes in arrivals.items() if size not in other})
+        if rows:
+            break
+    else:
         return None
     size, nbytes = rows.most_common(1)[0]
     return size if nbytes >= _SHARE * rows.total() and size != NO_BATCH and size > 0 else None

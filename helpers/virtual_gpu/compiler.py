@@ -83,7 +83,8 @@ def _guard_devices(patches: Patches, guards: Any) -> None:
 def _leave_alone(patches: Patches, rules: Any) -> None:
     """Keep the pretence itself out of graphs: on a real machine its Python is not there to be compiled."""
     here = Path(__file__).parent
-    own = [*here.glob("*.py"), here.parent / "planner/allocator.py"]
+    kernels = "planner/allocator.py", "planner/simulate/cuda_kernels.py"
+    own = [*here.glob("*.py"), *(here.parent / name for name in kernels)]
     rules.FORCE_SKIP_FILES.update(path.as_posix() for path in own)
 
 

@@ -15,7 +15,7 @@ from . import stand_ins, value_shapes
 from .dispatch import Pretence, _tensors
 from .hollow import give_hint, hollow_tensor, is_hollow, is_made_up, is_small, make_hollow
 from .homes import home_of, parts, storage_of
-from .recurrent import is_recurrent, recurrent
+from .recurrent import is_recurrent, recurrent, work_of_pass
 from .refusals import Refusals
 from .schema import argument, effects_of
 from .shapes import Spec, signature, specs_of
@@ -71,7 +71,7 @@ class DryMode(Pretence):
         if index is not None and is_recurrent(func):
             result = recurrent(func, args, dry=True)
             if self.seen is not None:
-                self._see(signature(func, args, kwargs), (func, args, kwargs, result))
+                self.seen(work_of_pass(func, args, result))
             return result
         if "sparse" in name or any(tensor.layout is not torch.strided for tensor in tensors):
             return _sparse(func, args, kwargs, tensors)
@@ -144,7 +144,7 @@ class DryMode(Pretence):
         if not is_hollow(source) and (small or destination == "cpu"):
             return func(*args, **kwargs)
         if destination == "cpu" and small:
-            self._waits.assume("copy to the host", str(stand_ins.number(source)))
+            self._waits.assume("copy to the host", stand_ins.in_words(stand_ins.number(source)))
             return stand_ins.fill(torch.empty_strided(*spec[:2], dtype=spec.dtype), source)
         result = hollow_tensor(*spec)
         if is_hollow(source):
@@ -165,7 +165,7 @@ class DryMode(Pretence):
             storage_of(target).hollow = False
             return func(*args, **kwargs)
         if here is None and small and not is_hollow(target):
-            self._waits.assume("copy to the host", str(stand_ins.number(source)))
+            self._waits.assume("copy to the host", stand_ins.in_words(stand_ins.number(source)))
             return stand_ins.fill(target, source)
         return make_hollow(target)
 

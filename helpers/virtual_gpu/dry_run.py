@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ROWS = 8  # of a table in the text; JSON has all
 _REPLAYS = 4  # each in the batch that the one before allows
+_NO_BATCH = "The largest batch is not known: what the steps bring to the GPU does not show their batch."
 _MORE = 1.1  # times the operations of the usual step
 _UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it, and the largest batch that fits."
 _WHY_TIGHT = " (has room for the tensors, but perhaps not for all that PyTorch reserves)"
@@ -297,6 +298,8 @@ class DryRun:
             lines.append(f"Largest batch (here {here}), all else equal: {', '.join(rooms) or 'not even a batch of 1'}")
             if any(len(both) > 1 for both in counts.values()):
                 lines.append("  (the first should fit; the last fits if the larger run leaves fewer pieces unused)")
+        elif self.ledger.marks and batch_of(self.ledger) is None:
+            lines.append(_NO_BATCH)
         return lines
 
     def _emulation_lines(self) -> list[str]:

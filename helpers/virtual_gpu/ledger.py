@@ -18,7 +18,7 @@ from .dispatch import thread
 from .homes import home_of, parts, storage_of
 from .memory import gpu
 from .traffic import Traffic
-from .user_line import Place, place
+from .user_line import Place, is_python_inside_backward, place
 
 _PARTS = 4  # that come in one tensor at most: ids, labels, positions and a mask
 _LABELED = 3  # steps after which modules are looked at; what they hold does not change later
@@ -40,6 +40,8 @@ class Allocation:
         unwound: whether an out-of-memory error freed it.
         item: bytes of an element, of parameters and optimizer state; 0 where unknown.
         frozen: whether it is a parameter or a buffer that gets no gradient.
+        backward: the backward pass in which it was made with autograd on, for a second derivative; -1 elsewhere.
+        outlived: whether it was there after that pass.
         category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.
@@ -60,6 +62,8 @@ class Allocation:
     unwound: bool = False
     item: int = 0
     frozen: bool = False
+    backward: int = -1
+    outlived: bool = True
 
 
 class Ledger:
@@ -83,6 +87,7 @@ class Ledger:
         arrivals: bytes that came from the host in forward passes after the first step, by the first dimension of the
             tensor; early_arrivals: those before, with what is moved only once; arrivals_without_graph: those that came
             with autograd off, as in an evaluation.
+        given, given_without_graph: the first dimensions of what models were given, with autograd on and off.
         rows_before_forward: the first dimension of what came last before the first forward pass; 0 if nothing came.
     """
 
@@ -95,6 +100,8 @@ class Ledger:
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.early_arrivals: Counter[int] = Counter()
+        self.given: set[int] = set()
+        self.given_without_graph: set[int] = set()
         self.arrivals_without_graph: Counter[int] = Counter()
         self.over = self.rows_before_forward = 0
         self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
@@ -132,9 +139,22 @@ class Ledger:
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
         record.graph = self._builds_graph(here)
+        if phase == BACKWARD and record.graph and not recomputed:
+            record.backward = torch._C._current_graph_task_id()
+        if phase == FORWARD and here.given:
+            self._note_given(here)
         if not self.over:
             self.events.append(record)
         return record
+
+    def _note_given(self, here: Place) -> None:
+        """Note the first dimensions of what the outermost module was given."""
+        on = torch.is_grad_enabled() or (bool(here.functions) and self._graph)  # a checkpoint turns it off
+        given = self.given if on else self.given_without_graph
+        for value in here.given:
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tensor, torch.Tensor) and tensor.dim():
+                    given.add(tensor.shape[0])
 
     def _arrivals_now(self) -> Counter[int]:
         if not torch.is_grad_enabled():
@@ -177,6 +197,7 @@ class Ledger:
         if self.over and record.born >= self.over:
             return
         record.died, record.ended = len(self.events), self._phase()[0]
+        record.outlived = record.backward != torch._C._current_graph_task_id()
         record.unwound = self.ran_out and record.born < self.refusals[-1][0]
         self.events.append(record)
 
@@ -289,7 +310,9 @@ class Ledger:
     def _phase(self) -> tuple[str, bool]:
         if torch._C._current_graph_task_id() != -1:
             self.backward_seen = True
-            return (UPDATE if self.updating else BACKWARD), not self.updating and torch.is_grad_enabled()
+            if self.updating:
+                return UPDATE, False
+            return BACKWARD, torch.is_grad_enabled() and is_python_inside_backward()
         if self.updating:
             return UPDATE, False
         return (FORWARD if self._roots else SETUP), False

@@ -109,12 +109,17 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
 
 
 def category_of(record: Allocation) -> str:
-    """Return what a block was for: what the forward pass makes and the backward pass finds is an activation."""
+    """Return what a block was for: what the forward pass makes and the backward pass finds is an activation.
+
+    So is what a backward pass leaves to another, with `create_graph`.
+    """
     if record.category:
         return record.category
     if record.phase == FORWARD:
         kept = record.graph if record.unwound else record.ended != FORWARD  # an error frees what was saved, too
         return "activations" if kept else "temporaries"
+    if record.phase == BACKWARD and record.backward != -1 and record.outlived:
+        return "activations"
     return "temporaries" if record.phase in (BACKWARD, UPDATE) else "inputs and other"
 
 

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.overrides import enable_reentrant_dispatch
 
+from ..meter.work import work_of
 from .hollow import hollow_tensor
 from .homes import index_of, on_gpu
 from .patches import Patches
 from .recurrent_sizes import DROPOUT_STATE, GRU, LSTM, RNN_RELU, RNN_TANH, RecurrentSizes
+from .recurrent_work import RecurrentWork, recurrent_work
 
 _aten = torch.ops.aten
 _FORWARD, _BACKWARD = _aten._cudnn_rnn.default, _aten._cudnn_rnn_backward.default
@@ -52,6 +54,16 @@ def workspace_bytes(func: Any, args: Any) -> int:
     if not (x.transpose(0, 1) if named["batch_first"] and x.dim() > 2 else x).is_contiguous():
         copies += x.numel() * item
     return sizes.workspace(item) + copies
+
+
+def work_of_pass(func: Any, args: Any, result: Any) -> RecurrentWork:
+    """Return the work of such a pass."""
+    named = _named(func, args)
+    sizes, work = RecurrentSizes.of(named), work_of(func, args, {}, result)
+    assert work is not None
+    times = len(named["batch_sizes"]) or sizes.output[0]
+    turn = max(1, sizes.tokens // times), named["weight"][0].shape[0], sizes.hidden[2]
+    return recurrent_work(work, times * sizes.hidden[0], turn)
 
 
 _HIDDEN: tuple[tuple[str, Callable[[RecurrentSizes], Any]], ...] = (

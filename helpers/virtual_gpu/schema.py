@@ -8,7 +8,8 @@ import torch
 
 _aten = torch.ops.aten
 # Views that their schema does not call so, and operations that change a tensor's shape and not its values.
-_VIEWS = {_aten._unsafe_view, _aten.resize_, _aten.set_, _aten.lift_fresh, _aten.is_pinned, _aten.is_same_size}
+_VIEWS = {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.lift_fresh}
+_VIEWS |= {_aten.resize_, _aten.set_, _aten.is_pinned, _aten.is_same_size}
 
 
 @dataclass(frozen=True)

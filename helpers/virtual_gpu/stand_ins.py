@@ -49,6 +49,11 @@ def number(tensor: Tensor) -> float | int | bool:
     return 0 if mean is None else round(mean)
 
 
+def in_words(value: float | int | bool) -> str:
+    """Return a stand-in as a report prints it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def forget() -> None:
     """Begin a run."""
     global steps

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import torch
+
 from ..core.precision import fp32_precision
 from ..meter.utilization import mfu
 from ..meter.work import Work
@@ -10,6 +12,7 @@ from ..planner.catalog.rooflines import fitted_rates, roofline_of
 from ..planner.costs import as_computed, needed_flops, seconds_by_bound, tf32_kinds
 from ..planner.forecast import Forecast
 from ..planner.simulate.work_count import RepeatedWork
+from .recurrent_work import RecurrentWork, recurrent_seconds
 
 # Seconds that a host takes for an operation of an eager training step, Python and autograd included. The lower end is
 # assumed, for a fast host. On the virtual machine of an H100, EfficientNet-B0 took 28 us per kernel, with the GPU busy
@@ -26,11 +29,13 @@ def host_seconds(works: Counter[tuple[Work, str, bool]]) -> tuple[float, float]:
 def computed(work: Work, gpu: Gpu) -> Work:
     """Return the work in the dtype in which `gpu` computes it under PyTorch's settings of this moment.
 
-    FP32 convolutions run in TF32 by default; matmuls do if the program has allowed it.
+    FP32 convolutions and recurrent layers run in TF32 by default; matmuls do if the program has allowed it.
     """
     if work.dtype != "float32" or not work.flops:
         return work
     allowed = {what: dtype == "TF32" for what, dtype in fp32_precision().items()}
+    if isinstance(work, RecurrentWork):
+        allowed["matmuls"] = torch.backends.cudnn.rnn.fp32_precision == "tf32"
     return as_computed(work, tf32_kinds(gpu, **allowed))
 
 
@@ -44,7 +49,12 @@ def step_forecast(works: Counter[tuple[Work, str, bool]], gpu: Gpu) -> Forecast 
     steps = [RepeatedWork(work, phase, again, times) for (work, phase, again), times in works.items()]
     if not gpu.bandwidth or not steps:
         return None
-    by_bound = seconds_by_bound(steps, roofline_of(gpu))
+    roofline = roofline_of(gpu)
+    by_bound = seconds_by_bound([step for step in steps if not isinstance(step.work, RecurrentWork)], roofline)
+    for step in steps:
+        if isinstance(step.work, RecurrentWork):
+            for bound, part in recurrent_seconds(step.work, roofline).items():
+                by_bound[bound] += step.times * part
     seconds = by_bound.total()
     flops: Counter[str] = Counter()
     for step in steps:

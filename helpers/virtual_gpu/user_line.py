@@ -15,7 +15,8 @@ _TORCH = str(Path(torch.__file__).parent) + os.sep
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_FUNCTIONS = tuple(os.path.join(*name) for name in (("autograd", "function.py"), ("utils", "checkpoint.py")))
+_CHECKPOINT = os.path.join("utils", "checkpoint.py")
+_FUNCTIONS = os.path.join("autograd", "function.py"), _CHECKPOINT
 _OWN, _CALL, _FUNCTION, _LIBRARY, _USER = range(5)
 _kinds: dict[str, int] = {}
 
@@ -29,19 +30,21 @@ class Place(NamedTuple):
         root: the outermost one.
         functions: "apply" inside an `autograd.Function`, "checkpoint" inside activation checkpointing, and "forward"
             as well inside its `autograd.Function`.
+        given: the arguments of the outermost module.
     """
 
     line: str
     module: torch.nn.Module | None
     root: torch.nn.Module | None
     functions: frozenset[str] = frozenset()
+    given: tuple[object, ...] = ()
 
 
 def place() -> Place:
     """Return where the calling thread is."""
     frame: FrameType | None = sys._getframe(1)
     line = library = ""
-    module = root = None
+    module = root = outermost = None
     functions: set[str] = set()
     while frame is not None:
         code = frame.f_code
@@ -53,12 +56,28 @@ def place() -> Place:
         elif kind == _LIBRARY:
             library = library or f"{code.co_filename}:{frame.f_lineno}"
         elif kind == _CALL and code.co_name == "_call_impl":
-            root = frame.f_locals["self"]
+            outermost = frame.f_locals
+            root = outermost["self"]
             module = module or root
         elif kind == _FUNCTION:
             functions.add(code.co_name)
         frame = frame.f_back
-    return Place(line or library, module, root, frozenset(functions) & {"apply", "checkpoint", "forward"})
+    given = (*outermost.get("args", ()), *outermost.get("kwargs", {}).values()) if outermost else ()
+    return Place(line or library, module, root, frozenset(functions) & {"apply", "checkpoint", "forward"}, given)
+
+
+def is_python_inside_backward() -> bool:
+    """Say whether Python code runs inside a backward pass, as where a checkpoint computes activations again.
+
+    The gradients of `create_graph` come from autograd's own C++ instead.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        name = frame.f_code.co_filename
+        if _kind(name) in (_USER, _CALL, _LIBRARY) or name.endswith(_CHECKPOINT):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_users(frame: FrameType) -> bool:

@@ -33,7 +33,7 @@ def _is_mask(index: Any) -> bool:
 
 def _number(tensor: Tensor) -> tuple[Any, str]:
     value = stand_ins.decided(tensor, place().line)
-    return value, f"{value:.3g}" if isinstance(value, float) else str(value)
+    return value, stand_ins.in_words(value)
 
 
 def _truth(tensor: Tensor) -> tuple[bool, str]:
