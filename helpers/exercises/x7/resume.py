@@ -250,7 +250,7 @@ def _wrong_options(got: list[list[float]], want: list[list[float]]) -> str | Non
     names = ("lr", "beta1", "beta2", "eps", "weight_decay")
     for group, (mine, right) in enumerate(zip(got, want, strict=True)):
         for name, a, b in zip(names, mine, right, strict=True):
-            if not a == b:
+            if a != b:
                 return (
                     f"{name} of the optimizer's parameter group {group} is {a!r}; {b!r} was saved. Schedules change "
                     "options, each group's own: take all of them from the checkpoint."
