@@ -98,7 +98,7 @@ def pass_on(x, group):
             work.wait()
         return coming
 
-    wait.send = send  # it holds a copy of x, which has to stay until then, whoever else holds it
+    wait.send = send  # it holds the only reference to a copy of x, which has to stay until then
     return wait
     ### END SOLUTION
 
