@@ -17,7 +17,9 @@ from ..probing.signals import MEET, Signals
 from .groups import LIMIT, open_groups
 from .ring_spy import OUTSIDE, RingSpy
 
-LATE = (0, 1)  # the rank that comes late, in turn: so each of the others is alone with both kinds of neighbors
+# Of groups of how many ranks, the rank that comes late, in turn: so each of the others is alone with both kinds of
+# neighbors, and with the only one.
+LATE = ((4, 0), (4, 1), (2, 0), (2, 2))
 TAKE = 0.1  # seconds for which the late rank waits once more: a wait() that does not wait is over by then
 SLACK = 64  # bytes of what is no message to the next rank
 DTYPES = {4: torch.float32, 3: torch.int64, 2: torch.float64, 1: torch.float32}
@@ -45,6 +47,11 @@ def _numbers(tensor: Any) -> Any:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), plain(tensor).flatten().tolist()]
 
 
+def _places(tensors: list[Tensor]) -> list[Any]:
+    """Return where the elements of tensors lie in memory."""
+    return [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
+
+
 def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence | None:
     """One rank of a group of `ranks`: pass two tensors on at once, wait for both, and then pass on two more.
 
@@ -54,7 +61,7 @@ def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence | No
     if group is None:
         return None
     tensors = _tensors(seed, dist.get_rank(), DTYPES[ranks])
-    before = [tensor.clone() for tensor in tensors]
+    before, places = [tensor.clone() for tensor in tensors], _places(tensors)
     with RingSpy(group) as spy:
         came: list[Any] = []
         for two in (tensors[:2], tensors[2:]):
@@ -67,31 +74,33 @@ def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence | No
         "rank": dist.get_rank(group),
         "came": [_numbers(tensor) for tensor in came],
         "callable": True,
-        "kept": all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True)),
+        "kept": _places(tensors) == places and all(map(torch.equal, tensors, before)),
         "bytes": sum(tensor.nbytes for tensor in tensors),
         "sent": spy.evidence["sent"],
         "collectives": spy.evidence["collectives"],
     }
 
 
-def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, late: int, signals: Signals) -> Evidence:
+def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, ranks: int, late: int, signals: Signals) -> Evidence:
     """One of four ranks, of which rank `late` calls after all others are back, and waits after all others have waited.
+
+    They are in groups of `ranks`.
 
     Returns:
         what came; of the late rank, which others were not back when it called, and not done when it waited, too.
     """
-    group, rank = open_groups(4), dist.get_rank()
+    group, rank = open_groups(ranks), dist.get_rank()
     tensor = _tensors(seed + late, rank, torch.float32)[0]
     seen: Evidence = {"absent": [], "unfinished": []}
     if rank == late:
-        seen["absent"] = signals.missing(f"back {late}")
+        seen["absent"] = signals.missing(f"back {ranks} {late}")
         time.sleep(TAKE)
     wait = pass_on(tensor, group)
-    signals.give(f"back {late}")
+    signals.give(f"back {ranks} {late}")
     if rank == late and not seen["absent"]:
-        seen["unfinished"] = signals.missing(f"done {late}")
+        seen["unfinished"] = signals.missing(f"done {ranks} {late}")
     seen["came"] = _numbers(wait())
-    signals.give(f"done {late}")
+    signals.give(f"done {ranks} {late}")
     return seen
 
 
@@ -106,12 +115,12 @@ def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
         signals.give(f"group of {ranks}")
         if signals.missing(f"group of {ranks}", MEET) or signals.given(f"stop {ranks}"):
             return {"came": came, "late": []}
-    for rank in LATE:
-        late.append(_with_a_late_rank(pass_on, seed, rank, signals))
+    for ranks, rank in LATE:
+        late.append(_with_a_late_rank(pass_on, seed, ranks, rank, signals))
         if late[-1]["absent"] or late[-1]["unfinished"]:
-            signals.give(f"waited for {rank}")
-        signals.give(f"over {rank}")
-        if signals.missing(f"over {rank}", MEET) or signals.given(f"waited for {rank}"):
+            signals.give(f"waited for {ranks} {rank}")
+        signals.give(f"over {ranks} {rank}")
+        if signals.missing(f"over {ranks} {rank}", MEET) or signals.given(f"waited for {ranks} {rank}"):
             break
     return {"came": came, "late": late}
 
@@ -192,17 +201,25 @@ def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
 def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
     """Say which rank waits in the call, sends or receives later than in the call, or does not wait afterwards."""
     for rank, (mine, right) in enumerate(zip(seen, expected, strict=True)):
-        for late, got, want in zip(LATE, mine["late"], right["late"], strict=False):
+        for (ranks, late), got, want in zip(LATE, mine["late"], right["late"], strict=False):
+            case = f" (in a group of {ranks})" if ranks < 4 else ""
             if got["absent"]:
                 first = got["absent"][0]
-                return f"pass_on waits for a neighbor: on rank {first} it did not return before rank {late} called it."
+                return (
+                    f"pass_on waits for a neighbor: on rank {first} it did not return before rank {late} called "
+                    f"it{case}."
+                )
             if got["unfinished"]:
                 return (
                     f"Rank {late} had called pass_on but not yet waited, and on rank {got['unfinished'][0]} the "
-                    "returned function did not return. Does pass_on itself start both messages, or only that function?"
+                    f"returned function did not return{case}. Does pass_on itself start both messages, or only that "
+                    "function?"
                 )
             if got["came"] != want["came"]:
-                return f"On rank {rank}, the returned function did not wait for its message (rank {late} called late)."
+                return (
+                    f"On rank {rank}, the returned function did not wait for its message (rank {late} called "
+                    f"late){case}."
+                )
     return None
 
 

@@ -241,6 +241,12 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
             f"Between the passes a rank holds {wide} tensors as large as q in FP32; {right} is enough, the output "
             "before it is rounded. Save q, k and v in the dtype that they arrived in."
         )
+    upcast = max(entry["upcast"] for entry in seen[many])
+    if upcast > 0:
+        return (
+            f"Between the passes the graph holds {upcast} tensor{'s' * (upcast > 1)} in FP32 with the numbers of q, k "
+            "or v alone. Save q, k and v in the dtype that they arrived in."
+        )
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
         with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ...meter.profile import MemoryProfile
 from ...meter.recorder import MemoryMeter
@@ -129,12 +130,30 @@ def _held(profile: MemoryProfile, when: int, nbytes: int) -> int:
     return sum(life.nbytes == nbytes for life in alive)
 
 
+def _upcast(out: Any, shard: Shard) -> int:
+    """Return how many tensors in FP32 the graph of `out` holds whose numbers are all numbers of q, k or v."""
+    numbers = torch.cat([x.detach().float().flatten() for x in shard[:3]])
+    nodes, held = [getattr(out, "grad_fn", None)], []
+    for node in nodes:  # it grows
+        if node is None:
+            continue
+        nodes += [before for before, _ in node.next_functions if before not in nodes]
+        saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
+        held += tree_leaves((saved, list(getattr(node, "__dict__", {}).values())))
+    wide = [x.detach() for x in held if isinstance(x, Tensor) and x.dtype == torch.float32 and x.nbytes > FEW]
+    return sum(bool(torch.isin(x, numbers).all()) for x in wide)
+
+
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: bytes beyond the inputs, at the peak of each pass and after the forward pass; Python's own as well."""
     rank = dist.get_rank(group)
     gc.freeze()  # what this process was born with need not be looked through again
     # The first call imports what it needs. Its documents are others, so that masks that it keeps help no later call.
-    _both(ring, shard_of(seed, case, rank), replace(case, lengths=(1, sum(case.lengths) - 1)), group)
+    shard = shard_of(seed, case, rank)
+    out = _call(ring, shard, replace(case, lengths=(1, sum(case.lengths) - 1)), group)
+    upcast = _upcast(out, shard)
+    out.backward(shard.grad)
+    del out
     shard = _fresh(seed, case, rank)
     with LastMessage() as last, MemoryMeter(device=torch.device("cpu"), by_category=False) as profile:
         out = _call(ring, shard, case, group)
@@ -149,6 +168,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
         "both, late": most_between(last.when, profile.ended, profile),
         "sizes": _sizes(profile),
         "wide": _held(profile, middle, WIDE_ITEM * shard.q.numel()),
+        "upcast": upcast,
     }
     shard = _fresh(seed, case, rank)
     tracemalloc.start()

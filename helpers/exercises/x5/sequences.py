@@ -14,7 +14,9 @@ from torch import Tensor
 # the keys, and in the other sequence, it is the other rows. The entry of keys is small, so that rounding shows little
 # in the gradient of queries.
 FAR = (450.0, 2.0)
-FARTHER = 3e4  # instead of 450: then masked scores of -10,000 count as the largest. Rounding shows a lot, though.
+# Instead of 450: then masked scores of -10,000, or of -65,504 as in FP16, count as the largest. Rounding shows a lot,
+# though.
+FARTHER = 1.1e5
 ITEM = 2  # bytes of a number in BF16
 
 

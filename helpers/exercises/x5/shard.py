@@ -37,13 +37,14 @@ DEALT = {  # ranks, chunk, lengths
     # FP32 does not tell the work of the second chunk from that of the last, which is one key more
     "2 ranks, work beyond 2^24": (2, 4096, (7905, 8057, 194, 228)),
 }
-UNEVEN = (  # ranks, chunk, lengths: over are a token, 3, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
+UNEVEN = (  # ranks, chunk, lengths: over are a token, 3, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3, a token
     (2, 4, (9, 8)),
     (2, 4, (9, 6)),
     (2, 4, (5, 5)),
     (2, 4, (7, 5)),
     (4, 2, (3, 9)),
     (3, 2, (5, 3)),
+    (1, 4, (5, 4)),
 )
 
 
@@ -173,7 +174,7 @@ class ChunksAreDealtByWork(Check):
             if name != "ValueError":
                 return (
                     f"Documents of {list(lengths)}: {sum(lengths)} tokens cannot be cut into chunks of {chunk} and "
-                    f"divided evenly among {ranks} ranks, but deal did not raise ValueError."
+                    f"divided evenly among {ranks} rank{'s' * (ranks > 1)}, but deal did not raise ValueError."
                 )
         return None
 

@@ -21,6 +21,7 @@ ROUNDED = 1e-2  # relative: off by less than this, a sum was rounded
 MICRO_BATCHES = (2, 3, 1)  # of each call
 ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
 COUNTS = (3, 4, 39)  # of micro-batches: torch.sum adds a few numbers one after the other, and many in parts
+THREADS = 2  # another number than a rank begins with, and than an answer that counts on one thread sets
 HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both are divided first
 
 
@@ -111,6 +112,7 @@ def _of_an_unusual_model(gradient: Answer, seed: int, lanes: range) -> Evidence:
     model = _Unusual().double()
     model.silenced.eval()
     random = {lane: torch.Generator().manual_seed(seed + lane).get_state() for lane in lanes}
+    torch.set_num_threads(THREADS)
     gradient(model, {lane: _rows_of(seed, lane) for lane in lanes}, random, 2)
     return {
         "gradients": {
@@ -120,7 +122,7 @@ def _of_an_unusual_model(gradient: Answer, seed: int, lanes: range) -> Evidence:
         "graphs": model.graphs,
         "modes": [module.training for module in model.modules()],
         "hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
-        "settings": [str(torch.get_default_dtype()), torch.is_grad_enabled()],
+        "settings": [str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.get_num_threads()],
     }
 
 
@@ -251,7 +253,10 @@ def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) 
     """Judge the gradients of the unusual model, and what else has changed."""
     where = "a model with tied weights and a layer in evaluation mode"
     if got["settings"] != ideal["settings"]:
-        return f"{where}: (default dtype, gradients recorded) is {got['settings']} afterwards, not {ideal['settings']}."
+        return (
+            f"{where}: (default dtype, gradients recorded, threads) is {got['settings']} afterwards, not "
+            f"{ideal['settings']}."
+        )
     if got["modes"] != ideal["modes"]:
         return f"{where}: that layer, or another, is in another mode afterwards. Leave the modes of modules alone."
     for name, right in ideal["gradients"].items():

@@ -14,6 +14,7 @@ from ..checking import message_of
 from ..probing.folder_watch import Look, look_at
 from ..probing.photographs import Photographs
 from ..probing.synced_files import SyncedFiles
+from .elsewhere import elsewhere
 from .entries import entries_of, steps_of
 from .forms import form_of
 from .opened_files import descriptors, written_outside
@@ -181,7 +182,8 @@ def _load_every(answers: bytes, folders: list[Path]) -> list[Evidence]:
     """Load from this process's share of the folders: every second one of two processes."""
     torch.set_num_threads(1)
     _, load = unpacked(answers)
-    return [_loaded(load, folder) for folder in folders[int(os.environ["RANK"]) :: LOADING]]
+    with elsewhere():
+        return [_loaded(load, folder) for folder in folders[int(os.environ["RANK"]) :: LOADING]]
 
 
 def _loaded(load: Any, folder: Path) -> Evidence:

@@ -235,7 +235,7 @@ def _goes_on(
         "step": step if isinstance(step, int) else type(step).__name__,
         "changed": _changed(files, _files(folder)),
         "draws": torch.equal(draws, torch.get_rng_state()),
-        "gradients": any(g is not None and bool(g.count_nonzero()) for g in _state(model, optimizer)["gradients"]),
+        "gradients": any(p.grad is not None for p in model.parameters()),
         "options": _options(optimizer),
         "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
@@ -250,9 +250,9 @@ def _wrong_options(got: list[list[float]], want: list[list[float]]) -> str | Non
     names = ("lr", "beta1", "beta2", "eps", "weight_decay")
     for group, (mine, right) in enumerate(zip(got, want, strict=True)):
         for name, a, b in zip(names, mine, right, strict=True):
-            if not abs(a - b) <= EXACT * abs(b):
+            if a != b:
                 return (
-                    f"{name} of the optimizer's parameter group {group} is {a:g}; {b:g} was saved. Schedules change "
+                    f"{name} of the optimizer's parameter group {group} is {a!r}; {b!r} was saved. Schedules change "
                     "options, each group's own: take all of them from the checkpoint."
                 )
     return None
@@ -308,7 +308,7 @@ class GoesOnWithEqualLosses(_OnRun):
                 if not got["draws"]:
                     return f"{which}: load changes the random generator's state on rank {rank}. Leave it as it is."
                 if got["gradients"]:
-                    return f"{which}: load leaves gradients on rank {rank}, to which the next backward pass would add."
+                    return f"{which}: load leaves gradients on rank {rank}. Leave none, not even zeros."
                 wrong = _wrong_options(got["options"], expected["two"][0]["options"])
                 if wrong:
                     return f"{which}: after load, {wrong}"

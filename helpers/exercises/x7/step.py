@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
@@ -27,7 +28,7 @@ CHANGED = {
     "list": "the list of micro-batches has a different length afterwards",
     "tokens": "the tokens of a micro-batch have changed afterwards",
     "targets": "the targets of a micro-batch have changed afterwards",
-    "generator": "no layer draws, but the state of the random generator has changed afterwards",
+    "generator": "the state of the random generator afterwards is not the one that the layers' draws have led to",
 }
 FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
@@ -124,6 +125,40 @@ def _short(number: float) -> float:
     return float(f"{number:.5g}")
 
 
+class _Passes:
+    """Watches the forward passes of a model: each draws a number, as dropout would, and leaves an activation.
+
+    Attributes:
+        drawn: a generator that draws the same numbers, and that an answer cannot reach.
+        held: how many activations of earlier passes were alive, at most, when a pass began.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.drawn, self.held = torch.Generator(), 0
+        self._left: list[StorageWeakRef] = []
+        self._hooks = [
+            model.register_forward_pre_hook(lambda *_: self._begins()),
+            model.head.register_forward_pre_hook(lambda _, given: self._leaves(given[0])),  # which backward needs
+        ]
+
+    def a_call(self) -> None:
+        """Forget the passes before: the next ones belong to one call."""
+        self._left.clear()
+        self.drawn.set_state(torch.get_rng_state())
+
+    def _begins(self) -> None:
+        self.held = max(self.held, sum(not left.expired() for left in self._left))
+        torch.rand(())
+        torch.rand((), generator=self.drawn)
+
+    def _leaves(self, activation: Tensor) -> None:
+        self._left.append(StorageWeakRef(activation.untyped_storage()))
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
 def _optimizer(model: nn.Module, case: _Case) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
     groups = [{"params": parameters[::2]}, {"params": parameters[1::2]}]
@@ -151,22 +186,23 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
         layer.register_forward_pre_hook(lambda it, _, place=place: None if it.training else still.append(place))
         for place, layer in enumerate(model.modules())
     ]
+    passes = _Passes(model)
     for step in range(case.steps):
         given, same = _micro_batches(seed, case, step), _micro_batches(seed, case, step)
         last = returned[-1][1] if returned and returned[-1] else None
         limit = NEAR * last if case.near and isinstance(last, float) else case.max_norm
-        draws = torch.get_rng_state()
+        passes.a_call()
         with Collectives() as sent:
             result = train_step(model, optimizer, given, limit)
         changed.append(_what_changed(given, same))
-        if not torch.equal(torch.get_rng_state(), draws):
+        if not torch.equal(torch.get_rng_state(), passes.drawn.get_state()):
             changed.append("generator")
         pair = isinstance(result, tuple | list) and len(result) == 2
         returned.append([x if isinstance(x, float) else type(x).__name__ for x in result] if pair else None)
         counts.append({name: sent.count(name) for name in ("reduce_scatter", "all_gather", "all_reduce")})
         large = [call.nbytes for call in sent.calls if call.name not in ("reduce_scatter", "all_gather")]
         counts[-1]["other"] = sum(large)
-    for hook in hooks:
+    for hook in (*hooks, passes):
         hook.remove()
     first = len(case.mesh) == 1 or not mesh.get_coordinate()[0]  # replicas move alike
     moved = (_mine(model) - before)[:: case.every].tolist() if first else []
@@ -183,6 +219,7 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
         "after": sent.count("reduce_scatter"),
         "replicas": sent.count("all_reduce"),
         "gathered": gathered[:1],
+        "held": passes.held,
         "modes": [still[:1], left[:1]],
         "changed": next(filter(None, changed), ""),
     }
@@ -400,6 +437,12 @@ class ReducesOncePerUnit(_OnStep):
                     f"with 6 micro-batches instead of 2 the peak of a wide model is {got['gradients']:,} bytes higher; "
                     f"it should be the same. (Its gradient takes {whole:,} bytes.) Gradients of several micro-batches "
                     "are alive at once."
+                )
+            name = max(CASES, key=lambda name: got[name]["held"])
+            if got[name]["held"] > 0:
+                return (
+                    f"{name}: on rank {rank}, the micro-batch before still has its graph and activations "
+                    "when the model runs on the next one. What keeps a graph after its backward pass?"
                 )
         return None
 
