@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import pickle
 import threading
 
@@ -152,6 +153,18 @@ def test_a_profiler_reports_kernels():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         x @ x
     assert sum(event.self_device_time_total for event in profiler.key_averages()) > 0
+
+
+def test_a_trace_has_the_operations_of_a_program(tmp_path):
+    x = torch.randn(64, 64, device="cuda")
+    with torch.profiler.profile() as profiler, torch.profiler.record_function("step"):
+        x @ x
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (step,) = (event for event in events if event["name"] == "step" and event["cat"] == "user_annotation")
+    spans = [event for event in events if event["ph"] == "X" and event["tid"] == step["tid"]]
+    assert "aten::mm" in {event["name"] for event in spans}
+    assert min(event["ts"] for event in spans) == step["ts"]  # nothing is around it
 
 
 def test_bf16_is_told_from_its_emulation():
