@@ -315,7 +315,7 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation.
+# If the two halves run side by side, the slower one sets the pace: here, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation.
 #
 # - A thread can hide at most the quicker half. Without a GPU that is the 10 ms of the step, a small part of this loop.
 # - It has a cost, too: batches pass from one thread to another, and the same small calls may be slower or faster in the new thread than in the main one. Where that costs as much as the step, or where other programs take the cores, the loop with the thread is no faster than the plain one.
@@ -479,7 +479,7 @@ for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
 # %% [markdown] name="advice_explained"
 # The rule of thumb does not know how long your step takes: a GPU three times as fast asks for three times the workers. (Without a GPU the step is a stand-in, so the table of claims records the number of workers without a verdict.) Nor does it know that a worker may only wait: PyTorch warns as soon as there are more workers than cores. So compute the quotient.
 #
-# Now the loop itself, with as many workers as the quotient asks for:
+# Now the loop itself, with as many workers as the quotient asks for, but at most 16: an epoch of `far` has 16 batches, so more workers would find nothing to do.
 
 # %% name="fed"
 workers = min(math.ceil(needed["far"]), 16)

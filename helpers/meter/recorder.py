@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from ..core.device import pick_device
+from .known_bytes import known_bytes
 from .operation import NO_OP
 from .profile import MemoryProfile
 from .session import Session, clock, current, profiler_lock
@@ -46,7 +47,7 @@ class MemoryMeter:
         optimizer: whose state to recognise; several in a list.
         device: where to measure; default: where the model is, or the fastest device.
         by_category: False measures the peak alone, at almost no cost: of the categories, only parameters, gradients and
-            optimizer state are told apart, and on a GPU none.
+            optimizer state are told apart, and on a GPU none. Of what existed before the block, only these three count.
 
     Attributes:
         profile: what the latest block took; empty before the first.
@@ -104,6 +105,7 @@ class MemoryMeter:
             self._allocated_before = torch.cuda.memory_allocated(self._device)
             self._reserved_before = torch.cuda.memory_reserved(self._device)
         if self._reads_statistics:
+            self._outside = max(0, self._allocated_before - known_bytes(self._model, self._optimizers, self._device))
             torch.cuda.reset_peak_memory_stats(self._device)
             return
         compiled = self._model is not None and _is_compiled(self._model)
@@ -147,7 +149,8 @@ class MemoryMeter:
         if self._device.type == "cuda":
             profile.reserved_bytes = max(self._reserved_before, torch.cuda.memory_reserved(self._device))
         if self._reads_statistics:
-            profile.fill_from_statistics(torch.cuda.max_memory_allocated(self._device))
+            profile.outside_bytes = self._outside
+            profile.fill_from_statistics(torch.cuda.max_memory_allocated(self._device) - self._outside)
             return
         with _no_garbage_collection():  # nothing should be freed while the log of an outer meter is read
             self._fill(self._session)

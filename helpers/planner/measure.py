@@ -98,7 +98,8 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
                     optimizer.zero_grad(set_to_none=recipe.set_to_none)
             seconds = _now(device) - began
     reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
-    return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
+    everything = meter.peak_bytes + meter.outside_bytes  # with cuBLAS's workspaces, which may be there already
+    return MeasuredRecipe(everything, reserved, seconds)
 
 
 def _real_optimizers(

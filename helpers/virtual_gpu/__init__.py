@@ -9,7 +9,7 @@ are the planner's. In a dry run operations compute nothing, and their results ar
 
     machine.py     which GPUs the machine has
     homes.py       which storage is on which GPU: the tag on a storage
-    memory.py      each GPU's allocator, fed with the homes
+    memory.py      each GPU's allocator, fed with the homes; history.py: what it has given, for snapshots
     dispatch.py    sees every operation: places results, refuses mixtures
     refusals.py    CUDA's errors, in its own words
     tensors.py     what a tensor says of itself: `.device`, `.numpy`, pinning

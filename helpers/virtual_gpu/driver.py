@@ -120,7 +120,7 @@ def install(patches: Patches, machine: Machine) -> None:
         "_cuda_emptyCache": _empty_caches,
         "_cuda_memoryStats": memory.statistics,
         "_cuda_memorySnapshot": lambda *_: _snapshot(machine),
-        "_cuda_record_memory_history": lambda *_: None,
+        "_cuda_record_memory_history": memory.history.start,
         "_cuda_resetPeakMemoryStats": lambda index: memory.gpu(index).reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,
         "_cuda_canDeviceAccessPeer": lambda a, b: True,
@@ -166,7 +166,7 @@ def _runtime() -> Any:
 
 
 def _snapshot(machine: Machine) -> dict[str, Any]:
-    traces = [[] for _ in range(machine.gpus)]
+    traces = [memory.history.of(index) for index in range(machine.gpus)]
     return {"segments": [], "device_traces": traces, "allocator_settings": _allocator_settings()}
 
 

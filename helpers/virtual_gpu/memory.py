@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import torch
 
 from ..planner.allocator import CachingAllocator, OutOfMemory
+from .history import History
 from .machine import Machine
 
 _gpus: dict[int, "GpuMemory"] = {}
 watch: "Watch | None" = None
 log: list[tuple[int, int, int, int]] | None = None  # (ns, address, bytes, GPU) of each change while a profiler runs
 machine: Machine | None = None
+history = History()
 
 
 def expandable_segments() -> bool:
@@ -61,6 +63,7 @@ class GpuMemory:
         self.peak_blocks = max(self.peak_blocks, self.requests - self.releases)
         if log is not None:
             log.append((time.perf_counter_ns(), address, block.size, self._index))
+        history.add(self._index, "alloc", address, nbytes)
         return block
 
     def release(self, address: int, block: Any) -> None:
@@ -70,6 +73,7 @@ class GpuMemory:
         self.releases += 1
         if log is not None:
             log.append((time.perf_counter_ns(), address, -size, self._index))
+        history.add(self._index, "free_completed", address, size)
 
     def refuse(self, nbytes: int) -> None:
         """Count a failure, and say so.
@@ -80,6 +84,7 @@ class GpuMemory:
         self.failures += 1
         if watch is not None:
             watch.refused(self._index, nbytes)
+        history.add(self._index, "oom", 0, nbytes)
         raise torch.OutOfMemoryError(self._apology(nbytes))
 
     def has_room(self, nbytes: int) -> bool:
@@ -177,4 +182,5 @@ def forget() -> None:
     """Drop the memories of all GPUs: the machine is no longer there."""
     global machine, log, watch
     _gpus.clear()
+    history.start(None, None, "", 0)
     machine = log = watch = None

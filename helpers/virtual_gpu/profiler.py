@@ -1,10 +1,13 @@
 """What profilers report of a pretended GPU: its allocations, and its kernels.
 
 The profiler sees the CPU's allocations, and goes on reporting them as such. To them come those of the pretended GPUs,
-with the times at which a storage moved in and out. An operation's kernel takes the time that the CPU took for it.
+with the times at which a storage moved in and out. An operation's kernel takes the time that the CPU took for it. The
+work of pretending is left out of a trace.
 """
 
 import functools
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,7 @@ from . import memory
 from .homes import gpu_device
 from .patches import Patches
 
+_PRETENDING = "PythonDispatchMode"
 _ALLOCATION = torch._C._profiler._EventType.Allocation
 
 
@@ -26,6 +30,13 @@ class _Results:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
+
+    def save(self, path: str) -> None:
+        """Write Chrome's trace format."""
+        self._results.save(path)
+        trace = json.loads(Path(path).read_text(encoding="utf-8"))
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("name") != _PRETENDING]
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     def experimental_event_tree(self) -> list[Any]:
         """Return the events; those added have no children."""

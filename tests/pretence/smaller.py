@@ -24,6 +24,16 @@ SMALLER: dict[str, dict[str, str]] = {
         '(512, 4) if device.type == "cuda"': '(64, 4) if device.type == "cuda"',
         '(2048, 1024, 4) if device.type == "cuda"': '(512, 256, 1) if device.type == "cuda"',
     },
+    "07b_traces": {'1024 if device.type == "cpu" else 8192': '1024 if device.type == "cpu" else 1024'},
+    "08_data_loading": {"SmallCNN(128)": "SmallCNN(8)"},
+    "08b_workers_in_practice": {
+        "torch.ones(4096, 4096, device=device)\n    pinned": "torch.ones(64, 64, device=device)\n    pinned",
+        "torch.ones(4096, 4096, device=device)\n    for": "torch.ones(64, 64, device=device)\n    for",
+    },
+    "10_compilation_and_fusion": {
+        "torch.randn(numbers_beyond_cache(device), device=device)": "torch.randn(2**20, device=device)",
+        "sample = torch.randn(2**21, device=device)": "sample = torch.randn(2**17, device=device)",
+    },
 }
 
 

@@ -2,6 +2,8 @@
 
 import copy
 import io
+import json
+import pickle
 import threading
 
 import pytest
@@ -58,6 +60,25 @@ def test_more_than_the_gpu_has_is_refused():
     assert free < total
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         torch.empty(total, dtype=torch.uint8, device="cuda")
+
+
+def test_a_snapshot_at_the_error_has_the_refusal_and_what_was_alive(tmp_path):
+    limit = (torch.cuda.memory_reserved() + 2**27) / torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(limit)
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=1000)
+    try:
+        x = torch.empty(2**25, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2**28, dtype=torch.uint8, device="cuda")
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "oom.pickle"))
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    trace = pickle.loads((tmp_path / "oom.pickle").read_bytes())["device_traces"][0]
+    (alive,) = (event for event in trace if event["action"] == "alloc" and event["addr"] == x.data_ptr())
+    assert alive["size"] == 2**25
+    assert next(frame["filename"] for frame in alive["frames"] if "/torch/" not in frame["filename"]) == __file__
+    assert [event["size"] for event in trace if event["action"] == "oom"] == [2**28]
 
 
 def test_what_is_saved_comes_back_to_where_it_was_or_is_sent():
@@ -132,6 +153,18 @@ def test_a_profiler_reports_kernels():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         x @ x
     assert sum(event.self_device_time_total for event in profiler.key_averages()) > 0
+
+
+def test_a_trace_has_the_operations_of_a_program(tmp_path):
+    x = torch.randn(64, 64, device="cuda")
+    with torch.profiler.profile() as profiler, torch.profiler.record_function("step"):
+        x @ x
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (step,) = (event for event in events if event["name"] == "step" and event["cat"] == "user_annotation")
+    spans = [event for event in events if event["ph"] == "X" and event["tid"] == step["tid"]]
+    assert "aten::mm" in {event["name"] for event in spans}
+    assert min(event["ts"] for event in spans) == step["ts"]  # nothing is around it
 
 
 def test_bf16_is_told_from_its_emulation():

@@ -39,10 +39,18 @@ def test_by_category_it_is_the_allocators_peak_and_what_was_there_before_is_know
 
 
 def test_the_peak_alone_is_read_from_the_statistics(step):
+    with MemoryMeter(step.model, step.optimizer, by_category=False) as alone:
+        step()
+    other = torch.empty(10**6, dtype=torch.uint8, device="cuda")
     with MemoryMeter(step.model, step.optimizer, by_category=False) as profile:
         step()
-    assert profile.peak_bytes == torch.cuda.max_memory_allocated()
+    assert profile.peak_bytes + profile.outside_bytes == torch.cuda.max_memory_allocated()
+    assert profile.peak_bytes == alone.peak_bytes
+    assert profile.outside_bytes - alone.outside_bytes == -(-other.nbytes // 512) * 512
     assert profile.reserved_bytes >= profile.peak_bytes
+    with MemoryMeter(step.model, step.optimizer) as by_category:
+        step()
+    assert profile.peak_bytes == pytest.approx(by_category.peak_bytes, rel=0.01)
 
 
 def test_saved_tensors_are_counted_on_the_gpu(step):
@@ -51,6 +59,13 @@ def test_saved_tensors_are_counted_on_the_gpu(step):
 
     known = [*step.model.parameters(), *step.model.buffers(), step.ids]
     assert saved_tensor_bytes(forward, known) > step.ids.nbytes * step.model.tokens.embedding_dim // 8
+
+
+def test_what_saves_its_own_output_is_let_go():
+    x = torch.randn(1000, requires_grad=True, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert saved_tensor_bytes(lambda: torch.tanh(x)) == 4000
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_a_profile_without_kernels_shows_the_host_and_says_so(step):
