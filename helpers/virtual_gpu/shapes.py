@@ -7,10 +7,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 _META = torch.device("meta")
 _NORM = torch.ops.aten.native_batch_norm.default
 _GROUPED = torch.ops.aten._grouped_mm.default
+_CONVOLUTIONS = {  # with the places of the input and the weight among their arguments
+    torch.ops.aten.convolution.default: (0, 1),
+    torch.ops.aten.convolution_backward.default: (1, 2),
+}
 _TRAINS = 5  # the place of `training` among its arguments
 _WANTS_VALUES = (
     "data-dependent",  # what an operation of another library says of itself
@@ -44,7 +49,10 @@ def specs_of(key: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         args, kwargs = _on_meta(args), {name: _on_meta(value) for name, value in kwargs.items()}
         if kwargs.get("device") is not None:
             kwargs["device"] = _META
-        found = _described(_run(func, args, kwargs))
+        result = _run(func, args, kwargs)
+        if func in _CONVOLUTIONS:
+            result = _in_cudnns_order(result, *(args[place] for place in _CONVOLUTIONS[func]))
+        found = _described(result)
         if func is _NORM and not args[_TRAINS]:  # neither the CPU nor cuDNN returns statistics, but meta does
             found[1:] = [spec._replace(shape=(0,)) for spec in found[1:]]
         _known[key] = found
@@ -60,6 +68,22 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if any(words in str(error) for words in _WANTS_VALUES):
             raise NotImplementedError(str(error)) from error
         raise
+
+
+def _in_cudnns_order(result: Any, x: Tensor, weight: Tensor) -> Any:
+    """Return a convolution's results with the channels last in memory, if they are in the input or in the weight.
+
+    Meta puts them first, as it knows no device; `cudnn_conv_suggest_memory_format` (ATen/native/ConvUtils.h) decides.
+    """
+    if isinstance(result, (list, tuple)):  # of the backward pass; the bias has no channels to order
+        parts = [part if part is None else _in_cudnns_order(part, x, weight) for part in result[:2]]
+        return [*parts, *result[2:]]
+    flat = x.dim() == 3  # one dimension is computed as two
+    result, x, weight = (each.unsqueeze(2) if flat else each for each in (result, x, weight))
+    orders = {suggest_memory_format(each) for each in (x, weight)} - {torch.contiguous_format}
+    if orders:
+        result = result.contiguous(memory_format=orders.pop())
+    return result.squeeze(2) if flat else result
 
 
 def _key(value: Any) -> Any:
