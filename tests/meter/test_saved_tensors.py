@@ -1,5 +1,7 @@
 """Bytes that autograd saves for the backward pass."""
 
+import weakref
+
 from helpers import saved_tensor_bytes
 
 import pytest
@@ -16,3 +18,15 @@ def test_saved_tensor_bytes_are_those_autograd_saves(backend):
     run = torch.compile(forward, backend=backend) if backend else forward
     assert saved_tensor_bytes(run, besides=(x, w)) == 8 * 4 * 4  # the sigmoid's result
     assert saved_tensor_bytes(run) == 8 * 4 * 4 + x.nbytes
+
+
+def test_an_output_that_saves_itself_is_let_go():
+    x, results = torch.randn(8, requires_grad=True), []
+
+    def forward():
+        y = x.tanh()
+        results.append(weakref.ref(y))
+        return y
+
+    assert saved_tensor_bytes(forward) == x.nbytes
+    assert results[0]() is None
