@@ -77,7 +77,7 @@ def test_odd_values_get_an_answer_or_a_clear_line(read_only):
     ("changes", "word"),
     [
         ({"arch": None}, "model"),
-        ({"arch": {"layers": 2}}, "arch does not say"),
+        ({"arch": {"layers": 2}}, "arch does not give"),
         ({"arch": ARCH | {"experts": 4, "experts_per_token": 5}}, "5 of 4"),
         ({"gpu": "abacus"}, "abacus"),
         ({"tensor": 3}, "divide"),
