@@ -279,7 +279,7 @@ hint("x6.preempt")
 # %% [markdown] name="survive_text"
 # ## Part 5 · Killed anywhere (1 point)
 #
-# You do not write anything for this part. The check runs `save`, `load`, `gradient` and `train` together, and kills the ranks during a save, during startup, during a step, and twice in a row.
+# You do not write anything for this part. The check runs `save`, `load`, `gradient` and `train` together, and kills the ranks during startup, during a step, and during saves. One run is killed in its first save and, after the restart, in that save again.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)

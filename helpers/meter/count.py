@@ -122,7 +122,7 @@ class Count(TorchDispatchMode):
     def pack(self, tensor: Tensor) -> tuple[Tensor, int]:
         """Pack hook of autograd: `tensor` is being saved for the backward pass.
 
-        It is saved detached (an operation that saves its own output would otherwise keep itself alive for ever), and
+        It is saved detached (an operation that saves its own output would otherwise never release it), and
         with its version, which autograd leaves to its hooks to compare.
         """
         block = self.track(tensor)

@@ -22,7 +22,7 @@ def saved_tensor_bytes(forward: Callable[[], object], besides: Iterable[Tensor] 
         storage = tensor.untyped_storage()
         saved[storage.data_ptr()] = storage.nbytes()
         alive.append(storage)
-        return tensor.detach()  # an operation that saves its own output would otherwise keep itself alive for ever
+        return tensor.detach()  # an operation that saves its own output would otherwise keep it alive
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()

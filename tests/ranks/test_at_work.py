@@ -41,7 +41,7 @@ def test_ranks_are_at_work_if_they_take_processor_time(monkeypatch, taken, at_wo
 
 
 def shout_past_each_other():
-    """Wait for ever, while gloo's thread spins: the tensors that the messages are for are gone."""
+    """Wait forever, while gloo's thread spins: the tensors that the messages are for are gone."""
     other = 1 - torch.distributed.get_rank()
     for _ in range(30):
         sent = torch.distributed.isend(torch.ones(3), other)

@@ -345,7 +345,7 @@ def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
     assert solution_problem(source) is None
     last_code(kept).outputs[0].name = "stderr"
     path.write_text(write(kept), encoding="utf-8")
-    assert builder._with_kept_outputs(source) is None, "a warning would stay for ever"
+    assert builder._with_kept_outputs(source) is None, "a warning would stay forever"
     path.write_text(write(notebook), encoding="utf-8")
     source.path.write_text(EXAMPLE.replace("print(math.pi)", "print(math.pi)  # a comment"), encoding="utf-8")
     assert last_code(builder._with_kept_outputs(source)).source.endswith("# a comment")

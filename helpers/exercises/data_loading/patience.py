@@ -1,6 +1,6 @@
 """How long a probe waits for an answer that has threads of its own.
 
-Such an answer may hang, because its thread has died or waits for ever. So the loop over it runs in a thread, too, and
+Such an answer may hang, because its thread has died or waits forever. So the loop over it runs in a thread, too, and
 is given up after a while.
 """
 

@@ -100,7 +100,7 @@ def _sizes_of(model: nn.Module, inputs: Tensor) -> Evidence:
 
     def note(tensor: Tensor) -> Tensor:
         saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor.detach()  # saved as it is, an output would keep itself alive for ever
+        return tensor.detach()  # an operation that saves its own output would otherwise keep it alive
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits = model(inputs)

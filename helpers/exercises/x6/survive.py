@@ -13,7 +13,7 @@ WHOLE = "never killed"
 
 
 class SurvivesWhereverItIsKilled(Check):
-    """Killed during a save, startup or a step, twice in a row, on one rank: the same bits, bounded disk usage."""
+    """A run that is killed during saves, startup or a step ends with the same bits and a bounded use of the disk."""
 
     points = 1
     hint = (
