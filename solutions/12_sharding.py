@@ -372,7 +372,7 @@ swapped = "all-gather and reduce-scatter in place of all-reduce"
 claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"), "all-reduces", 0, 0)
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes as DDP and hold less. An all-reduce is a reduce-scatter followed by an all-gather, and stages 1 and 2 do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's distributed optimizer postpones it to the next forward pass, layer by layer.)
+# Stages 1 and 2 send the same bytes as DDP and hold less. An all-reduce is a reduce-scatter followed by an all-gather, and stages 1 and 2 do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's `--overlap-param-gather` postpones it to the next forward pass.)
 #
 # Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and then reduced. That happens for every micro-batch. (Stage 2 reduces in every backward pass, too. So with accumulation it sends more than stage 1 and more than DDP with `no_sync`, both of which reduce once per step.)
 #
@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
-# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine with eight of them, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s. NCCL runs several rings at once, which leave the machine through different ports ([[data_parallel]], section 9).
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine with eight of them, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s. NCCL runs several rings at once, which leave the machine through different ports ([[data_parallel]], section 8).
 #
 # **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU hide the gathers now?
 
@@ -502,7 +502,7 @@ claims
 #
 # - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N.
 # - Without accumulation, stages 1 and 2 send as much as DDP, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
-# - Part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
+# - Part of the peak does not shrink with N: the gathered unit, its gradients, and the activations of a given micro-batch.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.
 #
 # **What to reach for when.** If the model fits with room to spare, use DDP. If the optimizer state does not fit, use ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). If the parameters do not fit, use `fully_shard` ([[fully_shard]]). If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.

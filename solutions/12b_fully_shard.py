@@ -198,7 +198,7 @@ claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each b
 # %% [markdown] name="units_explained"
 # The losses equal DDP's. The static part is the formula's 4 bytes per parameter; your stage 3 in [[sharding]] held more, by up to one block's gradients. FSDP sends as many bytes as your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
-# Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
+# Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, partly because the next unit's parameters have already been gathered.
 #
 # The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters take up only a small part of the memory. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
@@ -354,7 +354,7 @@ claims.record(
 # %% [markdown] name="meta_explained"
 # The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher. `load_slices` needs no messages, and no rank has more than its shards and the rows that it is reading, not even rank 0. (The meter sees only PyTorch's memory, so NumPy's copies of those rows are not in the table. With `"pt"` on a CPU it would count the whole file.)
 #
-# On any number of ranks, `initialize` produces the same weights as a single process would. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
+# `initialize` draws the same weights on any number of ranks as a single process would. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
 # %% [markdown] name="accumulate_text"
 # ## 3 · Accumulating
@@ -509,7 +509,7 @@ said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="accumulate_explained"
-# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch: 12 MiB more than its quarter. The peak rises by less, because with a reduction for each micro-batch it already includes one block's unsharded gradients.
+# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch: 12 MiB more than its quarter. The peak rises by less, partly because with a reduction for each micro-batch it already includes one block's unsharded gradients.
 #
 # If there is room for all gradients, there may be room for all parameters, too. The last variant keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #

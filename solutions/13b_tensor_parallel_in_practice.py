@@ -572,7 +572,7 @@ claims.record(
 )
 
 # %% [markdown] name="mesh_explained"
-# With the norms on both dimensions, clipping computes the joint norm over the whole mesh, and every rank clips by the same factor. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way as clipping does and needs one mesh as well. (This lab does not run that failure.)
+# With the norms on both dimensions, clipping computes the joint norm over the whole mesh, and every rank clips by the same factor. A fused or foreach AdamW accepts DTensors on two meshes, but not plain tensors among DTensors. (This lab runs neither case.)
 #
 # On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there as on 2 × 1. They still outweigh the activations. Here the parameters and the gradients travel once per step, whatever the number of tokens (the block is its own root, so it stays gathered for the backward pass). Activations travel several times per layer, but only for 32 tokens.
 #
@@ -683,7 +683,7 @@ claims
 # - Sequence parallelism sends the same bytes as tensor parallelism. It leaves only the inputs of a block's matmuls complete, and those can be gathered again.
 # - If a norm sees only some of the tokens, add up the gradients of its copies. Shards need different random numbers on each rank, and tensors that all ranks hold need the same ones.
 # - A plan for `parallelize_module` should split the paths once per half, at the shared input.
-# - Put all parameters on the same mesh, norms included: clipping needs that, and so do fused optimizers.
+# - Put all parameters on the same mesh, norms included: `clip_grad_norm_` needs that.
 # - Every rank waits for activations. If matmuls are cut into chunks, messages can hide behind them, but only if the messages take less time.
 #
 # **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. Shard along the other dimension of the mesh ([[fully_shard]]). With slow links between machines, use a pipeline there.

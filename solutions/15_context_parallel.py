@@ -239,7 +239,7 @@ except RankError as error:
 received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns only when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. (Over NCCL, which is not run here, the call returns at once, but the GPUs' streams can deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.)
+# Over gloo, `send` returns only when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. (Over NCCL, not run here, the call returns at once if the ranks are connected, but the GPUs' streams can deadlock in the same way. Small messages fit into NCCL's buffers, so the code works until the blocks grow.)
 #
 # So start both messages at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one message. Until then, the rank can compute with the block that it already has.
 #

@@ -185,7 +185,7 @@ one_guess.reveal(router_gradient(1) / router_gradient(2))
 # %% [markdown] name="kernel_contract"
 # ### Your turn: grouped matmuls
 #
-# Your `grouped` probably loops over the experts, with two matmuls each, and reads `counts` on the host to know where to split. On a GPU, this has two costs. Small matmuls, one after the other, leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and launches nothing in the meantime. For BF16 on a GPU, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (In FP32 it falls back to a loop that copies them to the host.)
+# Your `grouped` probably loops over the experts, with two matmuls each, and reads `counts` on the host to know where to split. On a GPU, this has two costs. Small matmuls, one after the other, leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and launches nothing in the meantime. For BF16 on an H100 or B200, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (On an A100, or in FP32, it falls back to a loop that copies them to the host.)
 #
 # `torch.bincount` synchronizes, too: it reads the largest index to size its output. So training code counts with `F.one_hot(...).sum(dim=0)`, `histc` or `scatter_add`.
 #
@@ -231,7 +231,7 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
 # %% [markdown] name="kernel_explained"
-# These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU the gain is less overhead in Python and autograd. How much that is depends on your loop. If it indexes `up[e]`, autograd makes a gradient as large as all of `up` for each expert, and most of the printed gain comes from avoiding that. `up.unbind()`, or a `zip` over `up`, does not have this cost. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
+# These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU the gain is less overhead in Python and autograd. How much that is depends on your loop. If it indexes `up[e]`, autograd makes a gradient as large as all of `up` for each expert, and most of the printed gain comes from avoiding that. `up.unbind()`, or a `zip` over `up`, does not have this cost. On an H100, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
 
 # %% [markdown] name="alone_text"
 # ## 2 · Without balancing
@@ -448,7 +448,7 @@ z_guess.reveal(spreads["bias, z-loss"] / spreads["bias"])
 show_table(table)
 
 # %% [markdown] name="z_explained"
-# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not make the choice any more robust. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
+# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice. It makes rounding finer only where logits were large, and those of this small router never were. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
 
 # %% [markdown] name="capacity_text"
 # ### What a capacity drops
@@ -565,7 +565,7 @@ claims.record("C19", said, subject, sum(savings) / 2 / ratio, "times", 0.8, 1.25
 # %% [markdown] name="cheap_explained"
 # With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is close to the model's own ratio of total to active parameters, or above it. The last two printed lines show that both figures depend on the seed, so the verdicts use the mean of two seeds. The experts' own ratio of 4 would promise too much: the layers before and after the blocks cost the same in all models, and they are a large part of a small model.
 #
-# This is one small byte-level model, trained on text for which more parameters help within 200 steps. If dense 512 were no better than dense 128, there would be no gap to close. Some articles say that a mixture reaches the loss of a dense model of its total size. At scale that is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
+# This is one small byte-level model, trained on text for which more parameters help within 200 steps. Some articles say that a mixture reaches the loss of a dense model of its total size. At scale that is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size. In two, the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021). In a later one it grows (Krajewski et al. 2024).
 
 # %% [markdown] name="seconds_text"
 # ### Seconds and MFU
@@ -708,11 +708,11 @@ claims
 #
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
 # - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32; a z-loss keeps its logits from growing.
-# - A capacity drops tokens. Grouped matmuls on sorted rows drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization (according to its source; this lab has checked only that the host reads no counts).
+# - A capacity drops tokens. Grouped matmuls on sorted rows drop none, and in BF16 on an H100 `F.grouped_mm` needs no host synchronization (according to its source; this lab has checked only that the host reads no counts).
 # - Finer experts cost no more FLOPs, but more rows: more memory, and more to send.
 #
 # **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare, use a mixture. When you report an MFU, state that it counts active parameters.
 #
 # **Next.** [[Expert_parallel]] spreads the experts over many ranks: which rows travel, which rank is overloaded, and which gradients are averaged.
 #
-# **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Artetxe et al. 2021, *Efficient Large Scale Language Modeling with Mixtures of Experts*; Clark et al. 2022, *Unified Scaling Laws for Routed Language Models*; Zoph et al. 2022, *ST-MoE* (z-loss, FP32 router); Gale et al. 2022, *MegaBlocks*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).
+# **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Artetxe et al. 2021, *Efficient Large Scale Language Modeling with Mixtures of Experts*; Clark et al. 2022, *Unified Scaling Laws for Routed Language Models*; Krajewski et al. 2024, *Scaling Laws for Fine-Grained Mixture of Experts*; Zoph et al. 2022, *ST-MoE* (z-loss, FP32 router); Gale et al. 2022, *MegaBlocks*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

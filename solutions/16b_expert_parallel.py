@@ -318,7 +318,7 @@ claims.record("T39", said, "bias, mean of 4 ranks", ratios["bias"], "of the form
 claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest["no balancing"], "times the mean")
 
 # %% [markdown] name="fixed_text"
-# The total hardly changes: about three of every four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one.
+# The total hardly changes: the ranks' texts are alike, so about three of every four rows leave their rank. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for it.
 #
 # If both experts of a token are on the same rank, its row is sent there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
 #
@@ -639,7 +639,7 @@ claims
 # ## Recap
 #
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. The backward pass of an exchange is the exchange in reverse.
-# - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
+# - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load that is alike on all ranks. Imbalance costs time and memory on the busiest rank.
 # - Uneven parts need counts on the host, which waits for them. Fixed-size parts need no counts, but cost padding or dropped rows.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
