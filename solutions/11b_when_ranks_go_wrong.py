@@ -731,7 +731,7 @@ if calls:
 # | `NCCL INFO Bootstrap : Using eth0:...` | the network interface over which the ranks find each other; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
 # | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
 # | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring or tree: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
-# | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
+# | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; if no rank prints this line, look for one without `Init START` |
 # | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
 #
 # (This lab cannot show these lines. They are from NVIDIA's documentation and published logs.)
