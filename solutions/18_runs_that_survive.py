@@ -571,6 +571,6 @@ claims
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on the seed, the skips and the step, not on ranks or workers.
 #
-# **What to reach for when.** For a run of a few hours on one GPU, save the weights, optimizer state, data position and random state every half hour, and test once that the run resumes correctly. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and once saving is cheap, make restarts faster. [[Failures]] is about the failures themselves.
+# **What to reach for when.** For a run of a few hours on one GPU, save all six parts every half hour, and test once that the run resumes correctly. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and once saving is cheap, make restarts faster. [[Failures]] is about the failures themselves.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); POSIX and Linux documentation: `rename(2)`, `fsync(2)`; PyTorch documentation, `torch.distributed.checkpoint`; the torchft repository.

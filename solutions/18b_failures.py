@@ -253,7 +253,7 @@ else:
 # %% [markdown] name="restart_explained"
 # The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill, that is the right rank. In the second attempt rank 1 hung and rank 0 timed out waiting for it. (Without a timeout there would be no failure, and so no restart.) The rank that reports the error need not be the rank that caused it.
 #
-# > **Note:** By default the ranks of a new attempt use the *same* store as those of the previous attempt. They may then read addresses of dead processes, and occasionally fail with "connection refused" (PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
+# > **Note:** By default the ranks of a new attempt use the *same* store as those of the previous attempt. They may then read addresses of dead processes, and occasionally fail with "connection refused" (PyTorch issues 135712 and 167288). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
 #
 # ### With a different number of ranks
 #

@@ -239,7 +239,7 @@ explore_scale(
 )
 
 # %% [markdown] name="history_text"
-# A scale need not be exact: in E5M2 you can move it by about twice as many powers of two as in E4M3 before the error grows.
+# A scale need not be exact: in E5M2 you can move it by more than twice as many powers of two as in E4M3 before the error grows.
 #
 # ## 5 · Which amax?
 #

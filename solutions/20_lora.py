@@ -655,7 +655,7 @@ if has_4_bits:
 # %% [markdown] name="qlora_explained"
 # > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through the layer (PyTorch warns, but the run continues). To train a quantized model further after an evaluation, evaluate it in training mode with dropout at zero, or load it again.
 #
-# Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model, they hold a large share of the parameters; in a 7B model, nearly all parameters are in the quantized layers.
+# Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In this small model, they take about as many bytes as the NF4 weights; in a 7B model, nearly all parameters are in the quantized layers.
 
 # %% [markdown] name="ladder_text"
 # ## 7 · The ladder: 7B on one GPU

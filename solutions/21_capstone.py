@@ -270,7 +270,7 @@ print(f"\n{headline}")
 # - **Autocast** halves most activations, but it adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
 # - **Micro-batches** remove the most by far: they shrink activations, temporaries, workspace and inputs at once. But accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; in rung 2 all gradients exist from the first micro-batch on.
 # - **Checkpointing** removes activations and adds recomputed ones. The weight copies shrink as well, because each recomputed block makes and frees its own. Checkpointing looks modest because few activations were left to remove. *The order of the rungs decides how much each of them seems to save*, but not the total.
-# - From rung 3 on, the static part dominates. **Signum** removes a state tensor, and **folding** removes the gradients; each of these changes affects only one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
+# - In rung 3, the static part dominates. **Signum** removes a state tensor, and **folding** removes the gradients; each of these changes affects only one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
 #
 # So the largest factor comes from the simplest technique, small micro-batches.
 
@@ -524,7 +524,7 @@ print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if only weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. Temporaries stop falling: with few images the peak is in the optimizer's hook. There, stochastic rounding holds three tensors of 4 bytes per element that are as large as the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
+# Activations fall with the micro-batch. With few images, the peak moves. On some CPUs it is then in a kernel's scratch memory; elsewhere, in the optimizer's hook, where stochastic rounding holds three tensors of 4 bytes per element that are as large as the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
 #
 # So the floor depends on three choices: the bytes per weight, the bytes of state, and how much you compute at a time. The factor tells you as much about rung 0 as about rung 6.
 
@@ -709,7 +709,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: look at what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, to keep the check short. Even so, it can take a minute on a CPU, and longer with very small micro-batches. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: section 3 names what does not shrink with them. How low can you go? (An update has fewer images than in the ladder, to keep the check short. Even so, it can take a minute on a CPU, and longer with very small micro-batches. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
 #
 # **Contract.** Write two functions:
 #
