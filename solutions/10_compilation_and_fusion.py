@@ -103,7 +103,7 @@ print("x + x -> with out=   ", addition)
 print(f"a copy of as many bytes takes {2 * x.nbytes / bandwidth * 1e3:.2f} ms")
 
 # %% [markdown] name="new_memory_explained"
-# - With a preallocated result, the addition takes about as long as moving its bytes.
+# - With a preallocated result, the time of the addition is much closer to that of moving its bytes.
 # - On a CPU, a new tensor of this size is fresh memory from the operating system: its pages are mapped and cleared before the addition writes a number. (Small tensors reuse memory.)
 # - PyTorch's GPU allocator caches memory ([[where_memory_goes]]), so there the two times should be close.
 #
