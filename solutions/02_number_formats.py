@@ -615,7 +615,7 @@ show_table(rows)
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
 # - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
-# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress, or less. At 1e-4 it makes most of FP32's progress in 40
+# Rounding to nearest does not ruin the run, but it costs progress. At 1e-5 BF16 makes about a third of FP32's progress, or less. At 1e-4 it makes most of FP32's progress in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
 # 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost. Stochastic rounding costs no bytes, Kahan compensation two per weight.
 #

@@ -481,7 +481,7 @@ for row in claims.rows[1:]:
     print(f"{row.said}: {row.figure} ({row.subject})")
 
 # %% [markdown] name="gpt_explained"
-# (Section 7 lists these figures as claims. "2x less memory" counts as *held* at 1.9x or more, which allows for rounding and nothing else. On a CPU the CNN's peak gets no verdict,
+# ("2x less memory" counts as *held* at 1.9x or more. On a CPU the CNN's peak gets no verdict,
 # because it depends on how the convolution is computed.)
 #
 # On a CPU, neither peak reaches the promised factor of two. **Of your tensors, mixed precision halves what becomes 16-bit, and nothing else.** Workspace is another matter: on an

@@ -188,7 +188,7 @@ whole = slow["data"] + slow["compute"]
 print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / whole:.2f} times that")
 
 # %% [markdown] name="diagnose_explained"
-# On a quiet machine, the loop takes about as long as the other two together. (If the ratio is far from 1, one of the three was slowed down.) Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
+# On a quiet machine, the loop takes about as long as the other two together. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
 #
 # Read the three figures like this:
 #
@@ -457,7 +457,7 @@ show_table(table)
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be above it (see *sharing* in section 3), above all if the run without workers was slowed down.
+# - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be above it (see *sharing* in section 3).
 #
 # So
 #
