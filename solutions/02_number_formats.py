@@ -491,7 +491,7 @@ if hasattr(weight, "grad_dtype"):
     print(f"{'AdamW on FP32 masters':22} the weight moves from 1 to {narrow[0, 0].item():.3f}")
 
 # %% [markdown] name="tune_intro"
-# In PyTorch 2.13, SGD, Muon and Adafactor accept it. Adam and AdamW raise an error: they create
+# In PyTorch 2.13, SGD (unless `fused=True`), Muon and Adafactor accept it. Adam and AdamW raise an error: they create
 # their moments in the weight's dtype, and their update cannot combine a BF16 moment with an FP32 gradient.
 # With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last lines of the cell do.
 #
@@ -615,7 +615,7 @@ show_table(rows)
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
 # - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
-# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes a quarter to a third of FP32's progress. At 1e-4 it makes most of FP32's progress in 40
+# Rounding to nearest does not ruin the run, but it costs progress. At 1e-5 BF16 makes about a third of FP32's progress, or less. At 1e-4 it makes most of FP32's progress in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
 # 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost. Stochastic rounding costs no bytes, Kahan compensation two per weight.
 #
@@ -738,7 +738,7 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 #   it. With a single scale for the whole tensor, E4M3 still turns some of it into zero. That is why optimizers keep it in FP32 or scale block by block
 #   ([[lean_optimizers]]).
 # - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but more zeros: one scale cannot fit a tensor whose numbers spread over many
-#   powers of two. The first eight-bit recipes therefore gave gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use
+#   powers of two. The recipe of Micikevicius et al. (2022) therefore gives gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use
 #   E4M3 throughout ([[#training_in_fp8]]). (Each row here has one scale for several layers, which is a harder case than one scale per layer.)
 #
 # ## 8 · Claims and measurements

@@ -157,7 +157,7 @@ hint("mixed_precision.master")
 #
 # - Matmuls and convolutions run in 16 bits, because that is where most of the time goes.
 # - Operations that lose too much precision in 16 bits run in FP32.
-# - A few that take several tensors, such as `index_copy`, cast them to the widest dtype among them.
+# - A few that take several tensors, such as `index_copy` on a CPU, cast them to the widest dtype among them.
 # - All others take their inputs as they are.
 #
 # Here are two linear layers with a ReLU between them, and a loss, run under `torch.autocast` and drawn with the dtypes that were observed.
@@ -481,10 +481,11 @@ for row in claims.rows[1:]:
     print(f"{row.said}: {row.figure} ({row.subject})")
 
 # %% [markdown] name="gpt_explained"
-# (Section 7 lists these figures as claims. "2x less memory" counts as *held* at 1.9x or more, which allows for rounding and nothing else. On a CPU the CNN's peak gets no verdict,
+# ("2x less memory" counts as *held* at 1.9x or more. On a CPU the CNN's peak gets no verdict,
 # because it depends on how the convolution is computed.)
 #
-# Neither peak reaches the promised factor of two. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
+# On a CPU, neither peak reaches the promised factor of two. **Of your tensors, mixed precision halves what becomes 16-bit, and nothing else.** Workspace is another matter: on an
+# H100 the CNN's peak fell by far more than a factor of two, and its activations did not ([claims](../docs/claims.md), C7). Optimizer state needs other
 # techniques ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
@@ -589,7 +590,7 @@ claims
 #   that begins in FP32 stays there.
 # - Mixed precision shrinks **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.
-# - "2x less memory" is the limit for a model that is all activations; measure yours.
+# - "2x less memory" is the limit for tensors, in a model that is all activations. The workspace of convolutions comes on top and depends on the algorithm; measure yours.
 # - "2x faster" depends on the hardware. Check that your device has units for the format and that the model is large enough.
 # - Say what "FP32" means: on recent NVIDIA GPUs it may be TF32.
 #

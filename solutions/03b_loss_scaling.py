@@ -51,7 +51,7 @@ print(f"device: {device_name(device)}, torch {torch.__version__}, meter: {Memory
 
 # %% [markdown] name="underflow_text"
 # From [[mixed_precision]] you need this: under autocast, weights and their gradients are FP32, but matmuls and convolutions run in 16 bits. Their backward
-# formulas do, too, so the gradients that travel from layer to layer are 16-bit numbers.
+# formulas do, too, so in a chain of such layers the gradients that travel from one to the next are 16-bit numbers.
 #
 # ## 1 · Small gradients in FP16
 #
@@ -165,7 +165,7 @@ print(f"gradients of activations that become zero in FP16: {share:.1f}%")
 # The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so fewer weight gradients become zero: the sum survives as long as
 # some of its terms do. Such a sum is wrong (section 2 measures by how much; its line for 2^3 comes close to this case), but Adam divides each gradient by its own size, so a step is as large as ever.
 #
-# Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and different gradients merely send the runs along different paths.
+# Compare the two runs' errors. The FP16 run may even end lower than FP32's. One run of two epochs each does not show a benefit of lost gradients: different gradients send the runs along different paths.
 # So the loss does not reveal the problem. The zeros among the weights' gradients do, if you count them. Because the loss looks normal, the mistake is hard to find: the same training code works for one loss and fails for another that is ten
 # times smaller.
 

@@ -841,7 +841,7 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so don't read more precision than that into the best rates. Their growth is within one grid step of what the square-root rule predicts. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# The rates tried differ by factors of two. The growth of the best rates is within one grid step of what the square-root rule predicts. In the theory of McCandlish et al., which is for SGD, the best rate stops growing beyond the critical batch size, because a gradient with
 # little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"

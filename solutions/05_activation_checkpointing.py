@@ -665,7 +665,7 @@ for k in (2, 3):
 print(f"every block: peak in {after.peak_at}")
 
 # %% [markdown] name="which_text"
-# Half of the blocks give about half of the saving for half of the additional arithmetic, and a third gives about a third. So at best, the article's 60 to 70% of the saving holds for every second block, and not for every third. Its 10 to 15% of the time is about half of the 30% that articles give for checkpointing every block. (The saving is not exactly half because the peak
+# Half of the blocks give about half of the saving for half of the additional arithmetic, and a third gives about a third. So neither reaches the article's 60 to 70% of the saving here. Its 10 to 15% of the time is about half of the 30% that articles give for checkpointing every block. (The saving is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle 50% of the rounds; where they
 # overlap, these rounds do not show which choice is faster. A range tens of percentage points wide, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
 #

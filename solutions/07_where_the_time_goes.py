@@ -745,7 +745,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts a large matmul and a large addition. The batch at which a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts a large matmul and, less exactly, a large addition (see the claims). The batch at which a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputation lowers MFU more than HFU.

@@ -481,7 +481,7 @@ else:
     claims.figure("three signs tell slow programs apart", "four programs on a CPU, right diagnoses", agreed, "of 4")
 
 # %% [markdown] name="ward_line_text"
-# On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine the share may fall below the limit, and A then counts as healthy.
+# On a CPU, patient A's idle share is not far above the limit of 0.3. On a busy machine the share may fall below the limit, and A then counts as healthy.
 #
 # Choose a program, and look for its signs in the timeline: copies, many short operations, gaps.
 

@@ -68,7 +68,7 @@ print(f"device: {device}, torch {torch.__version__}; {cores} cores")
 # - The loader fetches samples, decodes them, augments them and stacks them into a batch: work for the CPU, the disk and the network.
 # - The training step is work for the device.
 #
-# If the loader is slower than the step, a faster GPU does not help.
+# If the loader is slower than the step, a faster GPU helps little or not at all.
 #
 # The data set consists of handwritten digits, each in its own PNG file. Reading a sample decodes the file and rotates the image by a random angle.
 
@@ -108,7 +108,7 @@ sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# Two timings of parts do not add up to the timing of the whole.
+# Two timings of parts need not add up to the timing of the whole.
 #
 # - A full sample also draws an angle and writes the log.
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
@@ -188,7 +188,7 @@ whole = slow["data"] + slow["compute"]
 print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / whole:.2f} times that")
 
 # %% [markdown] name="diagnose_explained"
-# The loop takes about as long as the other two together, or longer if the machine is busy. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
+# On a quiet machine, the loop takes about as long as the other two together. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
 #
 # Read the three figures like this:
 #
@@ -317,7 +317,7 @@ print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {t
 # %% [markdown] name="threads_text"
 # If the two halves run side by side, the slower one sets the pace: here, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation.
 #
-# - A thread can hide at most the quicker half. Without a GPU that is the 10 ms of the step, a small part of this loop.
+# - A thread can hide at most the quicker half. Without a GPU that is the 10 ms of the step, the smaller part of this loop.
 # - It has a cost, too: batches pass from one thread to another, and the same small calls may be slower or faster in the new thread than in the main one. Where that costs as much as the step, or where other programs take the cores, the loop with the thread is no faster than the plain one.
 #
 # Would more threads help?
@@ -457,7 +457,7 @@ show_table(table)
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be slightly above it (see *sharing* in section 3).
+# - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be above it (see *sharing* in section 3).
 #
 # So
 #

@@ -103,7 +103,7 @@ print("x + x -> with out=   ", addition)
 print(f"a copy of as many bytes takes {2 * x.nbytes / bandwidth * 1e3:.2f} ms")
 
 # %% [markdown] name="new_memory_explained"
-# - With a preallocated result, the addition takes about as long as moving its bytes.
+# - With a preallocated result, the time of the addition is much closer to that of moving its bytes.
 # - On a CPU, a new tensor of this size is fresh memory from the operating system: its pages are mapped and cleared before the addition writes a number. (Small tensors reuse memory.)
 # - PyTorch's GPU allocator caches memory ([[where_memory_goes]]), so there the two times should be close.
 #
@@ -238,7 +238,7 @@ else:
 # - **Arithmetic.** Fusing removes none of it. Once most of the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes. (Compare the time of tanh alone with that of F.gelu: it accounts for only part of F.gelu's time. PyTorch may use another routine for tanh inside F.gelu; no cell shows what the rest consists of.)
 # - **New memory.** Eager mode makes eight new tensors, the fused kernel one. On a CPU this raises the speedup for code as it is usually written. That part of the speedup is not saved traffic.
 #
-# With `out=`, the eight operations may take less time than their bytes would take at the copy's speed (the line that says *at the speed of the copy*). Most of them work in place there, and multiplying a tensor in place can be faster than copying it, although both read n numbers and write n: the copy touches two tensors, the multiplication one. (The line "a copy -> in place" compares the two.)
+# The line "a copy -> in place" compares multiplying a tensor in place with copying it. Both read n numbers and write n, but the copy touches two tensors, the multiplication one.
 #
 # On the **roofline** ([[where_the_time_goes]]) fusion moves a kernel to the *right*: same operations, fewer bytes.
 
