@@ -249,7 +249,7 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
             "or v alone. Save q, k and v in the dtype that they arrived in."
         )
     saved, right = (max(entry["in fp32"] for entry in evidence[many]) for evidence in (seen, expected))
-    if saved > MORE * right:
+    if right and not saved <= MORE * right:  # else an output, too, takes no more than a few numbers for each token
         return (
             f"Between the passes the graph holds {human_bytes(saved)} in FP32; {human_bytes(right)} is enough, the "
             "output before it is rounded. Save q, k and v in the dtype that they arrived in, without a factor."
