@@ -6,13 +6,13 @@
 # | | |
 # |---|---|
 # | After this you can | start a sharded model from the meta device with any mesh and any sizes; accumulate, weight tokens and clip under FSDP; save on 4 ranks and resume on 2 |
-# | Time | 90 to 130 minutes |
+# | Time | 80 to 110 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[fully_shard]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. Run a check as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the notebook under its current name: it is your submission.
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. The first two cells begin with code that you can use as it is. Run a check as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, hint, pick_device
@@ -40,9 +40,25 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on full tensors only.
 # - While the model is built, a rank never holds more bytes than its shards and two unsharded blocks, or its shards and everything outside the blocks if that is more.
 # - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are averaged in FP32 over all ranks of the mesh, and the model returns FP32. Parameters that `make_model` freezes stay frozen. In evaluation mode, and without gradients, the model uses the same dtypes as in training, and frees its blocks, too.
+#
+# The cell provides `copy_part`, which copies the right part of an unsharded layer to the sharded model. You decide what is allocated, sharded and initialized, on which device, and in which order.
 
 
 # %% name="build" answer=true
+@torch.no_grad()
+def copy_part(layer, own):
+    """Copy an unsharded layer's own parameters and buffers to `own`, the same layer of a sharded model.
+
+    Of each parameter it copies this rank's part, for any size and any mesh. Children of the layer are left out.
+    """
+    for key, full in layer.named_parameters(recurse=False):
+        sharded = own.get_parameter(key)
+        part = distribute_tensor(full, sharded.device_mesh, sharded.placements, src_data_rank=None)
+        sharded.to_local().copy_(part.to_local())
+    for key, full in layer.named_buffers(recurse=False):
+        own.get_buffer(key).copy_(full)
+
+
 def build(make_model, mesh, dtype, seed):
     ### BEGIN SOLUTION
     with torch.device("meta"):
@@ -54,19 +70,11 @@ def build(make_model, mesh, dtype, seed):
     fully_shard(model, mesh=mesh, mp_policy=root)
     model.to_empty(device="cpu")
     torch.manual_seed(seed)
-    with torch.no_grad():
-        for name, layer in template.named_modules():
-            if not hasattr(layer, "reset_parameters"):
-                continue
+    for name, layer in template.named_modules():
+        if hasattr(layer, "reset_parameters"):
             layer.to_empty(device="cpu", recurse=False)
             layer.reset_parameters()  # this layer alone, in full: the same numbers on every rank
-            own = model.get_submodule(name)
-            for key, full in layer.named_parameters(recurse=False):
-                sharded = own.get_parameter(key)
-                part = distribute_tensor(full, sharded.device_mesh, sharded.placements, src_data_rank=None)
-                sharded.to_local().copy_(part.to_local())
-            for key, full in layer.named_buffers(recurse=False):
-                own.get_buffer(key).copy_(full)
+            copy_part(layer, model.get_submodule(name))
             layer.to_empty(device="meta", recurse=False)
     return model
     ### END SOLUTION
@@ -88,24 +96,35 @@ hint("x7.build")
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time (the previous logits may stay until the next ones replace them), and at most one full gradient of the model.
 # - The micro-batches and the list stay as they are, and the random generator is neither reseeded nor set back. Gradients left in `p.grad` from before the call are ignored in every parameter group. After the call, gradient synchronization is on, and units are freed after each pass, as before; gradients may remain. Every layer is in training mode before the call, and remains so.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
+#
+# The cell provides functions that count a rank's targets and add up a number over all ranks.
 
 
 # %% name="train_step" answer=true
+def count_targets(micro_batches):
+    """Return how many targets count in this rank's micro-batches, an int."""
+    return sum((y != -100).sum().item() for _, y in micro_batches)
+
+
+def sum_over_ranks(number):
+    """Return the sum of a number over all ranks, a float. Every rank has to call it."""
+    total = torch.tensor([number], dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.item()
+
+
 def train_step(model, optimizer, micro_batches, max_norm):
     ### BEGIN SOLUTION
     optimizer.zero_grad()
-    counted = torch.tensor([sum((y != -100).sum().item() for _, y in micro_batches)], dtype=torch.float64)
-    dist.all_reduce(counted)
-    total = torch.zeros(1, dtype=torch.float64)
+    counted, total = sum_over_ranks(count_targets(micro_batches)), 0.0
     for i, (x, y) in enumerate(micro_batches, 1):
         model.set_requires_gradient_sync(i == len(micro_batches))
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / counted.item()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / counted
         (loss * dist.get_world_size()).backward()  # fully_shard takes the mean over the ranks
         total += loss.item()
-    dist.all_reduce(total)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor()
     optimizer.step()
-    return total.item(), norm.item()
+    return sum_over_ranks(total), norm.item()
     ### END SOLUTION
 
 

@@ -98,7 +98,7 @@ def pass_on(x, group):
             work.wait()
         return coming
 
-    wait.send = send  # it holds the only reference to a copy of x, which has to stay until then
+    wait.send = send  # what is sent may be a copy of x: it stays as long as `wait`, whatever the backend keeps
     return wait
     ### END SOLUTION
 

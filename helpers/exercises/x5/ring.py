@@ -29,6 +29,7 @@ PRODUCTS = {"forward": (2, 2), "backward": (4, 6)}  # of a pair of chunks: at le
 TOO_LARGE = 4.0  # times the reference's
 # Some save their inputs in another order beside the output: twice as much. Keys and values in FP32 make 2.2 times.
 TOO_LARGE_BETWEEN = 2.1
+MORE = 1.25  # times the bytes of the output in FP32 may be saved in FP32
 PYTHON = 8192  # bytes by which Python's own memory may grow: a list with a number for each token, and its copies
 
 # Where keys and values are large, where scores are, and where a mask is not small beside these. With 4 ranks there is a
@@ -246,6 +247,12 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
         return (
             f"Between the passes the graph holds {upcast} tensor{'s' * (upcast > 1)} in FP32 with the numbers of q, k "
             "or v alone. Save q, k and v in the dtype that they arrived in."
+        )
+    saved, right = (max(entry["in fp32"] for entry in evidence[many]) for evidence in (seen, expected))
+    if right and not saved <= MORE * right:  # else an output, too, takes no more than a few numbers for each token
+        return (
+            f"Between the passes the graph holds {human_bytes(saved)} in FP32; {human_bytes(right)} is enough, the "
+            "output before it is rounded. Save q, k and v in the dtype that they arrived in, without a factor."
         )
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:

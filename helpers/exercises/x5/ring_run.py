@@ -130,9 +130,8 @@ def _held(profile: MemoryProfile, when: int, nbytes: int) -> int:
     return sum(life.nbytes == nbytes for life in alive)
 
 
-def _upcast(out: Any, shard: Shard) -> int:
-    """Return how many tensors in FP32 the graph of `out` holds whose numbers are all numbers of q, k or v."""
-    numbers = torch.cat([x.detach().float().flatten() for x in shard[:3]])
+def _saved_in_fp32(out: Any) -> list[Tensor]:
+    """Return the tensors in FP32 that the graph of `out` holds, but for a few numbers for each token."""
     nodes, held = [getattr(out, "grad_fn", None)], []
     for node in nodes:  # it grows
         if node is None:
@@ -140,8 +139,18 @@ def _upcast(out: Any, shard: Shard) -> int:
         nodes += [before for before, _ in node.next_functions if before not in nodes]
         saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
         held += tree_leaves((saved, list(getattr(node, "__dict__", {}).values())))
-    wide = [x.detach() for x in held if isinstance(x, Tensor) and x.dtype == torch.float32 and x.nbytes > FEW]
-    return sum(bool(torch.isin(x, numbers).all()) for x in wide)
+    return [x.detach() for x in held if isinstance(x, Tensor) and x.dtype == torch.float32 and x.nbytes > FEW]
+
+
+def _upcast(saved: list[Tensor], shard: Shard) -> int:
+    """Return how many of these tensors have only numbers of q, k or v."""
+    numbers = torch.cat([x.detach().float().flatten() for x in shard[:3]])
+    return sum(bool(torch.isin(x, numbers).all()) for x in saved)
+
+
+def _bytes_of(tensors: list[Tensor]) -> int:
+    """Return the bytes of the memory behind these tensors; what several of them share counts once."""
+    return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
 
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -151,7 +160,9 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     # The first call imports what it needs. Its documents are others, so that masks that it keeps help no later call.
     shard = shard_of(seed, case, rank)
     out = _call(ring, shard, replace(case, lengths=(1, sum(case.lengths) - 1)), group)
-    upcast = _upcast(out, shard)
+    saved = _saved_in_fp32(out)
+    upcast, in_fp32 = _upcast(saved, shard), _bytes_of(saved)
+    del saved
     out.backward(shard.grad)
     del out
     shard = _fresh(seed, case, rank)
@@ -169,6 +180,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
         "sizes": _sizes(profile),
         "wide": _held(profile, middle, WIDE_ITEM * shard.q.numel()),
         "upcast": upcast,
+        "in fp32": in_fp32,
     }
     shard = _fresh(seed, case, rank)
     tracemalloc.start()

@@ -1,7 +1,7 @@
 """X6, part 1: saving and loading. Three checks of a point each, which judge one observation."""
 
 from ..base import Check, Evidence
-from .forms import FILE
+from .forms import FILE, LINK
 from .observation import DAMAGED, FIRST, SECOND, SERIES, THIRD, observe
 
 KEEP = {scene.name: scene.keep for scene in (*FIRST, *SECOND, *THIRD)}
@@ -72,8 +72,9 @@ def _not_saved(seen: Evidence, *scenes: str) -> str | None:
         for step, form in scene["forms"]:
             if form is None:
                 return f"step {step} was saved, but no entry of the folder is called step-{step}."
-            if form == FILE:
-                return f"the checkpoint of step {step} is a file; it is a directory with a file KEY.pt for each entry."
+            if form in (FILE, LINK):
+                form_of_all = "a directory with a file KEY.pt for each entry"
+                return f"the checkpoint of step {step} is a {form}; it should be {form_of_all}."
             if missing := form["files_missing"]:
                 return f"the directory of step {step} lacks {missing[0]}: each entry has a file KEY.pt."
             if beside := form["files_beside"]:
@@ -167,8 +168,12 @@ def _killed(seen: Evidence, expected: Evidence) -> str | None:
 
 
 def _written_elsewhere(seen: Evidence) -> str | None:
-    """Say which file outside of the folder was opened to write."""
+    """Say which file outside of the folder was opened to write, or stays there."""
     for scene in seen["scenes"].values():
+        if scene.get("beside", 0) > 0:
+            return (
+                "save leaves something beside the folder, in the directory above it. It writes only inside the folder."
+            )
         if scene.get("outside"):
             return (
                 "save opened a file outside of the folder to write: that may be another disk, and too small. "

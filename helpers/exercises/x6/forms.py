@@ -8,16 +8,18 @@ import torch
 from .entries import entries_of, steps_of
 from .states import digest_of
 
-FILE = "file"
+FILE, LINK = "file", "link"
 Form = dict[str, list[str]] | str | None
 
 
 def form_of(folder: Path, step: int, state: dict[str, Any]) -> Form:
-    """Return which files KEY.pt are missing, are too many, or hold something else; `FILE`; None without an entry."""
+    """Return which files KEY.pt are missing, are too many, or hold something else; `FILE`, `LINK`; None without one."""
     entry = next((entry for entry in entries_of(folder) if steps_of(entry) == step), None)
     if entry is None:
         return None
-    if entry.is_symlink() or not entry.is_dir():
+    if entry.is_symlink():
+        return LINK
+    if not entry.is_dir():
         return FILE
     both = [key for key in state if (entry / f"{key}.pt").is_file()]
     want, got = {f"{key}.pt" for key in state}, {path.name for path in entry.glob("*.pt")}

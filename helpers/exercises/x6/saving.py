@@ -121,6 +121,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         "left": left,
         "forms": forms,
         "changed": changed,
+        "beside": len([path for path in folder.parent.glob("*") if path != folder]),
         "unclosed": min(unclosed) if len(unclosed) > 1 else 0,  # one for the folder may stay open
         "later": _loaded(load, folder),
         "bytes": [_bytes_of(look) for look in camera.looks],

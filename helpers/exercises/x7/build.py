@@ -244,7 +244,7 @@ class InitializesLikeOneProcess(_OnBuild):
 
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
-        "and keep a part.\nWhich part does a rank keep if 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
+        "and keep a part.\ncopy_part keeps the part. Which layers have to go through it, and in which order?\n"
         "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer "
         "that has only buffers may draw random numbers, too. A layer that appears under two names draws once."
     )
