@@ -513,7 +513,7 @@ operations = {
 }
 short = [part[:1, :2].clone() for part in (ids, targets)]  # two tokens
 packed = []
-with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t.detach(), lambda t: t):
     block(x)
 with sign_of_life("one operation after the other"):
     lasts = {name: np.median(these) for name, these in in_turns(operations, 15).seconds.items()}
