@@ -552,7 +552,7 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {
 #   (Of a block's 24 saved tensors, 13 are parameters and small statistics. The other 11 hold 16 times the block's input; the result of attention is saved twice, in the same memory.)
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate, so it saves less than a quarter of the time.
 #
-# On a GPU and at real widths, the cost in Python may not count, because the GPU still has work queued. Korthikanti et al. (2022, table 4) timed one layer of a GPT with 22 billion parameters (width 6,144) on 8 A100 GPUs with tensor parallelism. The published times, forward plus backward:
+# The same comparison has been published for GPUs and a real width. Korthikanti et al. (2022, table 4) timed one layer of a GPT with 22 billion parameters (width 6,144) on 8 A100 GPUs with tensor parallelism. The published times, forward plus backward:
 #
 # | | ms | more time |
 # |---|---|---|
