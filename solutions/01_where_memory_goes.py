@@ -39,7 +39,7 @@ from helpers import (
     show,
     show_table,
 )
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 
 import numpy as np
 import torch
@@ -632,7 +632,7 @@ hint("where_memory_goes.peak")
 #
 # `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it on such a model, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
 # PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocations fit. Operations on the GPU compute nothing, so even
-# a step of a large model is quick.
+# a step of a large model is quick. `beside_real_gpu` calls a function that uses a virtual GPU. If this machine has a real GPU, another process calls it, which does not see the real one.
 #
 # Run `train_step` from section 2 with one sequence of 1,024 tokens. On an RTX 4090, 23.1 GiB is available, which is less than `gpt_peak` returns.
 #
@@ -659,20 +659,17 @@ def steps_of_xl(gpu, steps=2):
     return run
 
 
-if device.type != "cuda":
-    small, large = steps_of_xl("rtx-4090-24gb"), steps_of_xl("h100-80gb")
-    line_guess.reveal(("forward", "backward", "optimizer step").index(small.owners.phase) + 1, how="simulated")
-    show(
-        small.plot("GPT-2 XL on a virtual RTX 4090"),
-        "Parameters, then activations, which shrink while gradients grow; optimizer state rises until an allocation fails.",
-    )
-    print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
-    try:
-        print(f"gpt_peak:               {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
-    except NotImplementedError:
-        print("gpt_peak is still missing")
-else:
-    print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
+small, large = (beside_real_gpu(steps_of_xl, gpu) for gpu in ("rtx-4090-24gb", "h100-80gb"))
+line_guess.reveal(("forward", "backward", "optimizer step").index(small.owners.phase) + 1, how="simulated")
+show(
+    small.plot("GPT-2 XL on a virtual RTX 4090"),
+    "Parameters, then activations, which shrink while gradients grow; optimizer state rises until an allocation fails.",
+)
+print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
+try:
+    print(f"gpt_peak:               {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
+except NotImplementedError:
+    print("gpt_peak is still missing")
 
 # %% [markdown] name="virtual_explained"
 # In the graph, the first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.

@@ -444,7 +444,7 @@ kept = {}
 def note(tensor):
     dtype = str(tensor.dtype).removeprefix("torch.")
     kept[dtype] = kept.get(dtype, 0) + tensor.nbytes
-    return tensor
+    return tensor.detach()  # an operation that saves its own output would otherwise keep itself alive
 
 
 with theirs(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

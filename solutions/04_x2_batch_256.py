@@ -7,13 +7,13 @@
 # | | |
 # |---|---|
 # | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step, and measure the noise of the gradient in it; resume a run without losing half a group |
-# | Time | 90 to 140 minutes |
+# | Time | 80 to 115 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
 # | Before this | [[gradient_accumulation]]; from [[loss_scaling]], `GradScaler` and when to clip |
 # | Syllabus | X2 (T8, C8, P4) |
 #
-# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the
+# There are three answer cells, each followed by its check. Code that is not the point of the exercise, such as copying gradients, is given: use it as it is, or change it. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the
 # notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
@@ -98,9 +98,17 @@ hint("x2.step")
 #   overflow both are inf or NaN.
 # - A micro-batch's gradient is the true gradient of the mean loss over its own rows alone, over the parameters of both optimizers, before clipping. In the mean of the squared norms, each micro-batch
 #   is weighted by its number of rows.
+#
+# The given code subtracts: it returns what has been added to each `.grad` since the call before.
 
 
 # %% name="scaled" answer=true
+def added(model, before):
+    """Return what has been added to each .grad since it was `before`, and copies of .grad for the next call."""
+    now = [p.grad.clone() for p in model.parameters()]
+    return [g - b for g, b in zip(now, before, strict=True)], now
+
+
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     ### BEGIN SOLUTION
     before, squares, scale = [torch.zeros_like(p) for p in model.parameters()], 0.0, scaler.get_scale()
@@ -109,9 +117,9 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
         scaler.scale(loss).backward()
-        gradients = [p.grad.clone() for p in model.parameters()]  # what has been added up so far
-        own = sum(((g - b) / scale).square().sum() for g, b in zip(gradients, before, strict=True))
-        before, squares = gradients, squares + own * (len(x) / len(xs))
+        gradients, before = added(model, before)
+        own = sum((g / scale).square().sum() for g in gradients)
+        squares = squares + own * (len(x) / len(xs))
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -149,16 +157,28 @@ hint("x2.scaled")
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
 # - Memory: never hold more than two groups' worth of micro-batches, nor the activations of more than one micro-batch. A whole epoch does not fit in memory.
 # - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as a float or a detached scalar tensor.
+#
+# The given code copies gradients out of a model and back into one. You decide what else belongs in the state, and when each of the two is called.
 
 
 # %% name="epoch" answer=true
+def gradients_of(model):
+    """Return copies of the gradients by parameter name, without those that are None."""
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def put_gradients(model, gradients):
+    """Give each parameter a copy of its gradient in `gradients`; None where it has none there."""
+    for name, parameter in model.named_parameters():
+        gradient = gradients.get(name)
+        parameter.grad = None if gradient is None else gradient.clone()
+
+
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
     ### BEGIN SOLUTION
     state = state or {"position": 0, "rows": 0, "total": 0.0, "gradients": {}}
     position, rows, total = state["position"], state["rows"], state["total"]
-    for name, parameter in model.named_parameters():
-        gradient = state["gradients"].get(name)
-        parameter.grad = None if gradient is None else gradient.clone()
+    put_gradients(model, state["gradients"])
     losses = []
 
     def update():
@@ -179,7 +199,7 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
             update()
             rows, total = 0, 0.0
         if taken == stop_after:
-            gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            gradients = gradients_of(model)
             return losses, {"position": position, "rows": rows, "total": total, "gradients": gradients}
     if rows:
         update()

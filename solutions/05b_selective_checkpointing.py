@@ -39,7 +39,7 @@ from helpers import (
     show_table,
     sign_of_life,
 )
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 
 # %% name="setup_torch" setup=true
 import torch
@@ -169,7 +169,7 @@ def ledger(block, parts, forward):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             saved.setdefault(storage.data_ptr(), (inside[-1], storage))  # counted where it is saved first
-        return tensor
+        return tensor.detach()  # an operation that saves its own output would otherwise keep itself alive
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()
@@ -797,20 +797,24 @@ def trains(batch, checkpointed, chunks):
 # %% name="largest_batch"
 variants = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
 table, largest = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}
-if device.type == "cuda":
-    print("This machine has a real GPU: train with gpt_loss on it, with growing batches, once per variant.")
-else:
-    for name, variant in variants.items():
-        eight = on_4090(8, *variant)
-        estimated = batch = eight.largest_batches["rtx-4090-24gb"]
-        while not trains(batch, *variant):  # an estimate may be too high
-            batch -= 1
-        while trains(batch + 1, *variant):  # or too low
-            batch += 1
-        largest[name] = batch
-        table.append((name, human_bytes(eight.peak_allocated), str(estimated), str(batch)))
-    show_table(table)
-    batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
+
+
+def fill_4090(*variant):
+    """Return the peak with 8 sequences, and the largest batch: as estimated, and as it trains."""
+    eight = on_4090(8, *variant)
+    estimated = batch = eight.largest_batches["rtx-4090-24gb"]
+    while not trains(batch, *variant):  # an estimate may be too high
+        batch -= 1
+    while trains(batch + 1, *variant):  # or too low
+        batch += 1
+    return eight.peak_allocated, estimated, batch
+
+
+for name, variant in variants.items():
+    peak, estimated, largest[name] = beside_real_gpu(fill_4090, *variant)
+    table.append((name, human_bytes(peak), str(estimated), str(largest[name])))
+show_table(table)
+batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
 
 # %% [markdown] name="batch_explained"
 # The logits limit the batch. Add up what the run in the second row holds with 8 sequences: weights and moments of 124 million parameters take 1.4 GiB, and the inputs of the blocks 0.3 GiB. Of the 6.3 GiB,
@@ -818,7 +822,7 @@ else:
 # checkpointing the blocks does not affect them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
 # its logits, so the batch grows much further.
 #
-# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one more sequence
+# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(beside_real_gpu(on_4090, 27, True, 1))` in a new cell: with one more sequence
 # than fits, the program fails well below 23.1 GiB (what PyTorch can use of the 24), because the free memory is in pieces and none of them is large enough for a tensor of logits ([[memory_profiling]]).
 
 # %% [markdown] name="play_text"

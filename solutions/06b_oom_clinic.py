@@ -39,7 +39,7 @@ from helpers import (
 from helpers.exercises.memory_profiling.built import still_there
 
 # %% name="setup_torch" setup=true
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 from helpers.virtual_gpu.written import write_snapshot
 
 import torch
@@ -142,10 +142,7 @@ def life_of_a(steps):
     return run
 
 
-if device.type != "cuda":
-    print(f"one step: peak {human_bytes(life_of_a(1).peak_allocated)}")
-else:
-    print("This machine has a real GPU: run sick_train_and_log on it with this model, and count the steps.")
+print(f"one step: peak {human_bytes(beside_real_gpu(life_of_a, 1).peak_allocated)}")
 
 # %% [markdown] name="patient_a_guess_text"
 # **Predict.** In which step does it run out of memory?
@@ -158,16 +155,15 @@ my_guess = 5  # four such peaks fit
 life_guess = Prediction("Patient A runs out of memory in step", my_guess, "")
 
 # %% name="patient_a_life"
-if device.type != "cuda":
-    life = life_of_a(20)
-    life_guess.reveal(len(life.steps), how="simulated")
-    print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; held when memory runs out, by line:")
-    for line, nbytes in life.owners.lines.most_common(3):
-        print(f"{human_bytes(nbytes):>12}  {line}")
-    show(
-        life.plot("Patient A on a virtual RTX 4090"),
-        "A staircase: every step adds the same amount of activations, with a spike on top, until the GPU is full.",
-    )
+life = beside_real_gpu(life_of_a, 20)
+life_guess.reveal(len(life.steps), how="simulated")
+print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; held when memory runs out, by line:")
+for line, nbytes in life.owners.lines.most_common(3):
+    print(f"{human_bytes(nbytes):>12}  {line}")
+show(
+    life.plot("Patient A on a virtual RTX 4090"),
+    "A staircase: every step adds the same amount of activations, with a spike on top, until the GPU is full.",
+)
 
 # %% [markdown] name="patient_a_life_explained"
 # A step leaves behind only a part of its peak: the tensors that the graph has saved stay, and the temporaries are freed. So each step peaks one **stair** higher than the one before: step 7 would

@@ -45,7 +45,7 @@ from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows
 from helpers.exercises.sharding.collective_log import CollectiveLog
 from helpers.exercises.sharding.trained import joint, train, worst
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 from helpers.virtual_gpu.world import World
 
 # %% name="setup_torch" setup=true
@@ -692,21 +692,24 @@ def train_8b(steps=2):
     dist.destroy_process_group()
 
 
-if device.type != "cuda":
-    with virtual_gpu("rtx-4090-24gb", gpus=4, world=World(rank=0, size=4, node=4)) as rank_0:  # 4 GPUs per node
+def on_four_4090s():
+    """Run the program as rank 0 of four; return the record of the run."""
+    with virtual_gpu("rtx-4090-24gb", gpus=4, world=World(rank=0, size=4, node=4)) as run:  # 4 GPUs per node
         train_8b()
-    report = rank_0.to_json()
-    lines = [("collective", "calls", "GiB per step", "seconds")]
-    for row in report["collectives"]:
-        lines.append((row["name"], f"{row['calls']}", f"{row['bytes'] / GiB:.1f}", f"{row['seconds']:.2f}"))
-    show_table(lines)
-    messages = sum(row["seconds"] for row in report["collectives"])
-    _, computing, _ = report["seconds"]  # low, expected, high
-    program_guess.reveal(messages / computing, how="forecast")
-    print(f"computing: {computing:.2f} s. Peak: {rank_0.peak_allocated / GiB:.1f} GiB allocated,", end=" ")
-    print(f"{rank_0.reserved.low / GiB:.1f} to {rank_0.reserved.high / GiB:.1f} reserved, of 23.1 GiB")
-else:
-    print("This machine has a real GPU. With several: save train_8b in a script, and start it with torchrun.")
+    return run
+
+
+rank_0 = beside_real_gpu(on_four_4090s)
+report = rank_0.to_json()
+lines = [("collective", "calls", "GiB per step", "seconds")]
+for row in report["collectives"]:
+    lines.append((row["name"], f"{row['calls']}", f"{row['bytes'] / GiB:.1f}", f"{row['seconds']:.2f}"))
+show_table(lines)
+messages = sum(row["seconds"] for row in report["collectives"])
+_, computing, _ = report["seconds"]  # low, expected, high
+program_guess.reveal(messages / computing, how="forecast")
+print(f"computing: {computing:.2f} s. Peak: {rank_0.peak_allocated / GiB:.1f} GiB allocated,", end=" ")
+print(f"{rank_0.reserved.low / GiB:.1f} to {rank_0.reserved.high / GiB:.1f} reserved, of 23.1 GiB")
 
 # %% [markdown] name="program_explained"
 # The forward pass gathers 33 units: the 32 blocks, and the root, which holds the embedding and the output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.

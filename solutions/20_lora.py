@@ -55,7 +55,7 @@ from helpers import (
     supports,
 )
 from helpers.exercises.lora.nf4 import LEVELS
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 
 # %% name="setup_torch" setup=true
 import torch
@@ -908,19 +908,16 @@ def on_4090(tokens):
     return run
 
 
-if device.type != "cuda":
-    short, long = on_4090(512), on_4090(16384)
-    step_guess.reveal(len(long.steps) if long.ledger.ran_out else 0, how="simulated")
-    expected = peaks["+ checkpointing"] / GiB
-    print(f"512 tokens: peak {short.peak_allocated / GiB:.2f} GiB on the virtual GPU, {expected:.2f} GiB planned")
-    for number, step in enumerate(long.steps, 1):
-        print(f"16,384 tokens, step {number}: up to {step.allocated / GiB:.2f} GiB allocated")
-    show(
-        long.plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
-        "Memory by category over the two steps, with the card's memory as a line.",
-    )
-else:
-    print("This machine has a real GPU: run fine_tune_7b on it.")
+short, long = beside_real_gpu(on_4090, 512), beside_real_gpu(on_4090, 16384)
+step_guess.reveal(len(long.steps) if long.ledger.ran_out else 0, how="simulated")
+expected = peaks["+ checkpointing"] / GiB
+print(f"512 tokens: peak {short.peak_allocated / GiB:.2f} GiB on the virtual GPU, {expected:.2f} GiB planned")
+for number, step in enumerate(long.steps, 1):
+    print(f"16,384 tokens, step {number}: up to {step.allocated / GiB:.2f} GiB allocated")
+show(
+    long.plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
+    "Memory by category over the two steps, with the card's memory as a line.",
+)
 
 # %% [markdown] name="program_explained"
 # The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: the memory allocated there (last printed line) plus the 1.95 GiB that the program requests next (16,384 × 32,000 numbers in FP32) would be less than the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[memory_profiling]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.

@@ -47,7 +47,7 @@ Dry runs:
     owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
     fits.py        what follows; step_forecast.py, batch.py; cures.py: what to change, savings.py: what that saves
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
-    dry_run.py     all of that in words; context.py: in a notebook
+    dry_run.py     all of that in words; context.py: in a notebook; beside_gpu.py: where there is a real GPU
     cli.py         on the command line; script_file.py: which files it takes; script_run.py: runs them
     script_patches.py   what a script's run leaves out; script_end.py: how it is cut short
 
@@ -60,9 +60,13 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import the context manager when it is asked for: it imports PyTorch."""
-    if name != "virtual_gpu":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .context import virtual_gpu
+    """Import what notebooks use when it is asked for: it imports PyTorch."""
+    if name == "virtual_gpu":
+        from .context import virtual_gpu
 
-    return virtual_gpu
+        return virtual_gpu
+    if name == "beside_real_gpu":
+        from .beside_gpu import beside_real_gpu
+
+        return beside_real_gpu
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

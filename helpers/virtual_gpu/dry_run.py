@@ -70,6 +70,13 @@ class DryRun:
         self._answers: dict[str, tuple[tuple[int, int], Any]] = {}
         self._peak: Owners | None = None  # while the models live, whose modules have names
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to another process without the program."""
+        return vars(self) | {"ignored": None, "_answers": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, ignored=lambda: None)
+
     def close(self) -> None:
         """Look at the peak for the last time: the program's models may go now."""
         self._peak = None

@@ -49,6 +49,11 @@ def mode() -> Pretence:
     return _mode
 
 
+def installed() -> bool:
+    """Say whether this process has virtual GPUs."""
+    return _mode is not None
+
+
 def install(machine: Machine, dry: Waits | None = None, world: World | None = None) -> None:
     """Make this process believe that it runs on `machine`.
 

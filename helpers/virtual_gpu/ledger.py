@@ -26,6 +26,17 @@ SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer st
 
 
 @dataclass(slots=True, eq=False)
+class Named:
+    """A module that ran, for the records of its allocations: it may be gone, and a record travels without it.
+
+    Attributes:
+        name: in its model; "" until the ledger has looked.
+    """
+
+    name: str = ""
+
+
+@dataclass(slots=True, eq=False)
 class Allocation:
     """One allocation.
 
@@ -50,7 +61,7 @@ class Allocation:
     index: int
     nbytes: int
     line: str
-    module: "weakref.ref[torch.nn.Module] | None"
+    module: Named | None
     phase: str
     recomputed: bool
     category: str
@@ -109,19 +120,27 @@ class Ledger:
         self._steps_before_refusal = 0
         self._whole: tuple[int, Counter[tuple[Work, str, bool]]] | None = None  # the step, if it has ended already
         self._graph = True
-        self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._references: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Named] = weakref.WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the program's objects behind: a ledger travels to another process as a record."""
+        live = ("_stepping", "_roots", "_modules")
+        return {name: value for name, value in vars(self).items() if name not in live}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._stepping, self._roots, self._modules = None, weakref.WeakSet(), weakref.WeakKeyDictionary()
 
     def born(self, index: int, nbytes: int) -> Allocation:
         """Return the record of an allocation."""
         here = place()
-        reference = None
+        module = None
         if here.module is not None:
             self._roots.add(here.root)
-            reference = self._references.setdefault(here.module, weakref.ref(here.module))
+            module = self._modules.setdefault(here.module, Named())
         phase, recomputed = self._phase()
         self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
@@ -137,7 +156,7 @@ class Ledger:
             category = "inputs and other" if thread.arriving or phase == SETUP else ""
         reserved = gpu(index).cache.reserved
         now = len(self.events)
-        record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
+        record = Allocation(index, nbytes, here.line, module, phase, recomputed, category, now, reserved)
         record.graph = self._builds_graph(here)
         if phase == BACKWARD and record.graph and not recomputed:
             record.backward = torch._C._current_graph_task_id()
@@ -270,12 +289,8 @@ class Ledger:
             record.died = len(self.events)
             self.events.append(record)
 
-    def label_modules(self) -> dict[int, str]:
-        """Learn the parameters and buffers of all models that ran, while they live.
-
-        Returns:
-            The names of modules, by the id of the reference in an allocation's record.
-        """
+    def label_modules(self) -> None:
+        """Learn the parameters and buffers of all models that ran, and the names of modules, while they live."""
         names: dict[int, str] = {}
         for root in list(self._roots):
             for name, module in root.named_modules():
@@ -284,9 +299,8 @@ class Ledger:
                 _label(tensor, "parameters")
             for parameter in root.parameters():
                 _label(parameter.grad, "gradients")
-        for module, reference in list(self._references.items()):
-            self._names[id(reference)] = names.get(id(module), type(module).__name__)
-        return self._names
+        for module, named in list(self._modules.items()):
+            named.name = names.get(id(module), type(module).__name__)
 
     def _look_at_models(self) -> None:
         """Learn how the models that train are set up."""

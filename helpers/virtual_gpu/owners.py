@@ -85,7 +85,7 @@ def steps_of(ledger: Ledger, index: int) -> list[Step]:
 
 def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
     """Return who holds the memory of GPU `index` right after an event."""
-    names = ledger.label_modules()
+    ledger.label_modules()
     alive = [
         record
         for place, record in enumerate(ledger.events[: at + 1])
@@ -102,7 +102,7 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
         if record.item:
             owners.items[category, record.item] += record.nbytes
         owners.lines[record.line] += record.nbytes
-        owners.modules[_module(record, names)] += record.nbytes
+        owners.modules[_module(record)] += record.nbytes
     owners.categories = {name: categories[name] for name in CATEGORIES if categories[name]}
     owners.largest = max(alive, key=lambda record: record.nbytes)
     return owners
@@ -123,8 +123,8 @@ def category_of(record: Allocation) -> str:
     return "temporaries" if record.phase in (BACKWARD, UPDATE) else "inputs and other"
 
 
-def _module(record: Allocation, names: dict[int, str]) -> str:
-    name = names.get(id(record.module)) if record.module is not None else None
-    if name is None:
+def _module(record: Allocation) -> str:
+    name = record.module.name if record.module is not None else ""
+    if not name:
         return {SETUP: "(before the first forward pass)", FORWARD: "(between modules)"}.get(record.phase, record.phase)
     return re.sub(r"(?<![A-Za-z_])\d+", "*", name)

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ _CHECKPOINT = os.path.join("utils", "checkpoint.py")
 _FUNCTIONS = os.path.join("autograd", "function.py"), _CHECKPOINT
 _OWN, _CALL, _FUNCTION, _LIBRARY, _USER = range(5)
 _kinds: dict[str, int] = {}
+_cells: dict[str, str] = {}  # of the notebook that has started this process
 
 
 class Place(NamedTuple):
@@ -110,12 +111,28 @@ def is_course_file(path: str) -> bool:
     return path.startswith(_HELPERS)
 
 
+def cells() -> dict[str, str]:
+    """Return the names of the notebook's cells, by the file that Jupyter pretends each to be."""
+    shell = _shell()
+    return {path: _named(path) for path in getattr(shell.compile, "_filename_map", ())} if shell is not None else {}
+
+
+def name_cells(names: dict[str, str]) -> None:
+    """Use the names of the cells of the notebook that has sent this process its functions."""
+    _cells.update(names)
+    _named.cache_clear()
+
+
+def _shell() -> Any:
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
 @functools.cache
 def _named(path: str) -> str:
     """Return the name of a cell for the file that Jupyter pretends it to be; of real files the path."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = _shell()
     label = shell.compile.format_code_name(path) if shell is not None else None
-    return label[1] if label else path
+    return label[1] if label else _cells.get(path, path)
 
 
 def _kind(path: str) -> int:

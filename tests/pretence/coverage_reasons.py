@@ -1,6 +1,6 @@
 """Why some lines that depend on CUDA are executed by no test without a GPU."""
 
-_VIRTUAL = "It runs on a virtual GPU, only where there is no real one"
+_VIRTUAL = "It runs on a virtual GPU, in a process that sees no other one and ends without a report"
 _X3 = "Its ranks pretend two GPUs of their own; tests/labs/test_graded.py runs it on every machine."
 
 # (source, first line of the statement or of a branch or function around it) -> the reason
@@ -56,5 +56,5 @@ REASONS: dict[tuple[str, str], str] = {
     (
         "solutions/21_capstone.py",
         "def on_h100(step, dtype):",
-    ): _VIRTUAL + ": in every run of the lab on a CPU.",
+    ): "It runs on a virtual GPU, only where there is no real one: in every run of the lab on a CPU.",
 }

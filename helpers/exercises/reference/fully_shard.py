@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, device_name, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, show_table
 from helpers.core.progress_line import progress_line
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 from helpers.virtual_gpu.world import World
 import safetensors.torch
 import torch

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from helpers import CATEGORIES, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, TokensLine, category_bars, category_table, check, compare, count_flops, count_parameters, device_name, english, explore, find_gpu, fine_tune, hint, human_bytes, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, show, show_table, supports
 from helpers.exercises.lora.nf4 import LEVELS
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training

@@ -9,7 +9,7 @@ import pickle
 import tempfile
 from pathlib import Path
 from helpers import Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, compare, device_name, hint, human_bytes, peak_table, pick_device, show, show_table, stage_table
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 from helpers.virtual_gpu.written import write_snapshot
 import torch
 import torch.nn.functional as F

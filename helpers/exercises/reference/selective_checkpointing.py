@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 from helpers import COLORS, Claims, Elsewhere, MemoryMeter, Prediction, SmallGPT, check, count_flops, device_name, english, explore, hint, human_bytes, in_turns, pick_device, saved_tensor_bytes, show, show_table, sign_of_life
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import contextlib
 import math
 from helpers import Claims, GiB, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, category_bars, category_table, check, count_parameters, device_name, digits, explore_memory, hint, human_bytes, pick_device, plan_many, show, show_table
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -30,6 +30,12 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     return sums[0] / sums[1]
 
 
+def added(model, before):
+    """Return what has been added to each .grad since it was `before`, and copies of .grad for the next call."""
+    now = [p.grad.clone() for p in model.parameters()]
+    return [g - b for g, b in zip(now, before, strict=True)], now
+
+
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     before, squares, scale = [torch.zeros_like(p) for p in model.parameters()], 0.0, scaler.get_scale()
     for optimizer in optimizers:
@@ -37,9 +43,9 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
         scaler.scale(loss).backward()
-        gradients = [p.grad.clone() for p in model.parameters()]  # what has been added up so far
-        own = sum(((g - b) / scale).square().sum() for g, b in zip(gradients, before, strict=True))
-        before, squares = gradients, squares + own * (len(x) / len(xs))
+        gradients, before = added(model, before)
+        own = sum((g / scale).square().sum() for g in gradients)
+        squares = squares + own * (len(x) / len(xs))
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -50,12 +56,22 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     return norm, squares
 
 
+def gradients_of(model):
+    """Return copies of the gradients by parameter name, without those that are None."""
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def put_gradients(model, gradients):
+    """Give each parameter a copy of its gradient in `gradients`; None where it has none there."""
+    for name, parameter in model.named_parameters():
+        gradient = gradients.get(name)
+        parameter.grad = None if gradient is None else gradient.clone()
+
+
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
     state = state or {"position": 0, "rows": 0, "total": 0.0, "gradients": {}}
     position, rows, total = state["position"], state["rows"], state["total"]
-    for name, parameter in model.named_parameters():
-        gradient = state["gradients"].get(name)
-        parameter.grad = None if gradient is None else gradient.clone()
+    put_gradients(model, state["gradients"])
     losses = []
 
     def update():
@@ -76,7 +92,7 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
             update()
             rows, total = 0, 0.0
         if taken == stop_after:
-            gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            gradients = gradients_of(model)
             return losses, {"position": position, "rows": rows, "total": total, "gradients": gradients}
     if rows:
         update()

@@ -35,8 +35,9 @@ class _Case:
     """What an answer is called with.
 
     Attributes:
-        overflow: the layer whose gradient holds inf after the second micro-batch: 0 or 2; None where there is none.
-        opposite: the third micro-batch adds -inf, which makes it NaN.
+        overflow: the parameter whose gradient holds inf after a micro-batch; "" where there is none.
+        at: the number of that micro-batch, from 1.
+        opposite: the next micro-batch adds -inf, which makes it NaN.
         momentum: of both optimizers, so that a step without a gradient moves, too.
         grows: whether the step's update of the scaler doubles the scale.
     """
@@ -44,7 +45,8 @@ class _Case:
     micro_batch: int
     max_norm: float
     old_gradients: bool = False
-    overflow: int | None = None
+    overflow: str = ""
+    at: int = 2
     opposite: bool = False
     momentum: float = 0.0
     steps: int = 1
@@ -58,9 +60,15 @@ CASES = {
     "the scale grows in this step": _Case(64, 0.05, grows=True),
 }
 OVERFLOWS = {
-    "the first optimizer's gradient overflows": _Case(64, 0.05, overflow=0, momentum=0.9, steps=3),
-    "the second optimizer's gradient overflows": _Case(64, 0.05, overflow=2, momentum=0.9, steps=3),
-    "the second optimizer's gradient is inf - inf": _Case(64, 0.05, overflow=2, opposite=True, momentum=0.9, steps=3),
+    "the first optimizer's gradient overflows": _Case(64, 0.05, overflow="0.bias", momentum=0.9, steps=3),
+    "a gradient in the first optimizer's first group overflows": _Case(
+        64, 0.05, overflow="0.weight", momentum=0.9, steps=3
+    ),
+    "the second optimizer's gradient overflows": _Case(64, 0.05, overflow="2.bias", momentum=0.9, steps=3),
+    "the last micro-batch overflows": _Case(64, 0.05, overflow="2.weight", at=4, momentum=0.9, steps=3),
+    "the second optimizer's gradient is inf - inf": _Case(
+        64, 0.05, overflow="2.bias", opposite=True, momentum=0.9, steps=3
+    ),
 }
 
 
@@ -85,14 +93,14 @@ class _LoggingScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
 
-def _overflow(opposite: bool) -> Callable[[Tensor], Tensor]:
-    """Return a hook that makes the second gradient that it sees inf, and the third -inf if `opposite`."""
+def _overflow(at: int, opposite: bool) -> Callable[[Tensor], Tensor]:
+    """Return a hook that makes gradient number `at` that it sees inf, and the next one -inf if `opposite`."""
     seen = 0
 
     def hook(gradient: Tensor) -> Tensor:
         nonlocal seen
         seen += 1
-        value = {2: float("inf"), 3: float("-inf") if opposite else None}.get(seen)
+        value = {at: float("inf"), at + 1: float("-inf") if opposite else None}.get(seen)
         return gradient if value is None else torch.full_like(gradient, value)
 
     return hook
@@ -127,8 +135,8 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     moved, norms, scales, logs = [], [], [], []
     for step in range(case.steps):
         hook = None
-        if case.overflow is not None and step == 1:
-            hook = model[case.overflow].bias.register_hook(_overflow(case.opposite))
+        if case.overflow and step == 1:
+            hook = model.get_parameter(case.overflow).register_hook(_overflow(case.at, case.opposite))
         before = weights(model)
         with MemoryMeter(model, optimizers) as meter:
             try:
