@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | predict the bytes of an optimizer's state; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass, and say what that rules out |
-# | Time | 105 to 125 minutes; a good place to stop is after section 2 |
+# | Time | 90 to 115 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |

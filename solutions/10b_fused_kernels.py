@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | count the bytes that a fused kernel saves; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
-# | Time | 105 to 130 minutes; a good place to stop is after section 2 |
+# | Time | 95 to 115 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for one cell; the same cells use a GPU if there is one. Triton is optional; without a GPU its interpreter runs the kernels |
 # | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#oom_clinic]] helps |
