@@ -481,9 +481,8 @@ agreed = sum(found[name] == problem for name, problem in planted.items())
 if has_kernels:
     claims.record("T30", "three signs tell slow programs apart", "four programs, right diagnoses", agreed, "of 4", 4, 4)
 else:
-    claims.figure(
-        "three signs tell slow programs apart", "four programs, seen from the host, right diagnoses", agreed, "of 4"
-    )
+    where = "a CPU" if device.type == "cpu" else "a GPU, from the host"
+    claims.figure("three signs tell slow programs apart", f"four programs on {where}, right diagnoses", agreed, "of 4")
 
 # %% [markdown] name="ward_line_text"
 # On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine the share may fall below the limit, and A then counts as healthy.
