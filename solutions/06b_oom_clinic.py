@@ -61,7 +61,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - Inside `virtual_gpu`, PyTorch behaves as if that GPU were there.
 #
 # There are six patients. For each of them, **find the moment of the peak, the operation and the category** before you read on. Then write the cure. The check runs your
-# code under the meter. Your code must use no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
+# code under the meter. Your code must use no more memory than healthy code, and it must **compute the same numbers**, in the same precision. None of the cures needs `.item()`,
 # which would make Python wait for the GPU in every step ([[traces]]).
 #
 # ## 1 · Patient A

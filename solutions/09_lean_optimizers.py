@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | predict the bytes of an optimizer's state; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass, and say what that rules out |
-# | Time | 105 to 125 minutes; a good place to stop is after section 2 |
+# | Time | 90 to 115 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
@@ -174,16 +174,7 @@ print(claims)
 #
 # ### BF16 moments
 #
-# The simplest way to halve the state is to store the moments in BF16. The second moment is an average: each step multiplies it by β₂ and adds (1 − β₂)·g². With PyTorch's default of 0.999 it cannot decay in BF16, because 0.999·v rounds back to v ([[number_formats]]). With 0.997, each step takes away three times as much. Suppose the second moment is 1 and the gradient is 0 from now on.
-#
-# **Predict.** With β₂ = 0.997, what is the second moment after 1,000 steps in BF16? (In FP32 it is 0.997¹⁰⁰⁰ ≈ 0.05.)
-
-# %% name="guess_bf16"
-my_guess = None
-### BEGIN GUESS
-my_guess = 0.05  # with a little rounding
-### END GUESS
-bf16_guess = Prediction("Second moment after 1,000 steps with zero gradient, in BF16", my_guess, "")
+# The simplest way to halve the state is to store the moments in BF16. The second moment is an average: each step multiplies it by β₂ and adds (1 − β₂)·g². With PyTorch's default of 0.999 it cannot decay in BF16, because 0.999·v rounds back to v ([[number_formats]]). With 0.997, each step takes away three times as much. Here the second moment starts at 1, and the gradient is 0 for 1,000 steps:
 
 # %% name="bf16_moment"
 averages = {dtype: torch.ones(4, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)}
@@ -191,13 +182,12 @@ for _ in range(1000):
     for average in averages.values():
         average.mul_(0.997)
 stuck_at = averages[torch.bfloat16][0].item()
-bf16_guess.reveal(stuck_at)
-print(f"in FP32 {averages[torch.float32][0].item():.3f}")
+print(f"after 1,000 steps: {averages[torch.float32][0].item():.3f} in FP32, {stuck_at:.3f} in BF16")
 half_a_gap = torch.finfo(torch.bfloat16).eps / 4
 print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between 0.5 and 1: {half_a_gap:.6f}")
 
 # %% [markdown] name="blocks_text"
-# It gets stuck at about two thirds. A step removes a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
+# In BF16 it gets stuck at about two thirds. A step removes a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
 #
 # ### 8 bits, block by block
 #
@@ -339,6 +329,8 @@ show(
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\,g^2 \qquad p \leftarrow p - \text{lr} \cdot \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}$$
 #
+# `adam_` below does this in place for one parameter, and `step` calls `update` for each parameter that has a gradient. Write `update`: get the moments from the state, call `adam_`, and store the moments again.
+#
 # **Contract.** `step()` updates all parameters by these formulas, with `books` (of *m*, of *v*) and blocks of 256.
 #
 # - The update uses *m* and *v* as just computed, in FP32. They are encoded afterwards. The next step starts from the decoded values, or from zeros if there are none.
@@ -350,6 +342,15 @@ show(
 
 
 # %% name="adam" answer=true reveal=true
+def adam_(p, m, v, t, group):
+    """Take step `t` of Adam with the settings of `group`: update `p` and its moments `m` and `v`, in place."""
+    beta1, beta2 = group["betas"]
+    m.lerp_(p.grad, 1 - beta1)
+    v.lerp_(p.grad.square(), 1 - beta2)
+    root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
+    p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+
+
 class Adam8(torch.optim.Optimizer):
     """Adam that stores its moments in 8 bits."""
 
@@ -359,25 +360,25 @@ class Adam8(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self):
-        ### BEGIN SOLUTION
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                state, moments = self.state[p], []
-                t = state["step"] = state.get("step", 0) + 1
-                seen = (p.grad, p.grad.square())
-                for name, new, beta, book in zip("mv", seen, group["betas"], self.books, strict=True):
-                    moment = state.get(name)
-                    if moment is None:
-                        moment = torch.zeros_like(p)
-                    elif p.numel() >= 4096:
-                        moment = decode(*moment, book, 256, p.shape)
-                    moment.lerp_(new, 1 - beta)
-                    state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
-                    moments.append(moment)
-                m, v = moments
-                beta1, beta2 = group["betas"]
-                root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
-                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                self.update(p, self.state[p], group)
+
+    def update(self, p, state, group):
+        """Step number `state["step"]` of `p`; its moments are in `state` from one step to the next."""
+        ### BEGIN SOLUTION
+        moments = []
+        for name, book in zip("mv", self.books, strict=True):
+            moment = state.get(name)
+            if moment is None:
+                moment = torch.zeros_like(p)
+            elif p.numel() >= 4096:
+                moment = decode(*moment, book, 256, p.shape)
+            moments.append(moment)
+        adam_(p, *moments, state["step"], group)
+        for name, book, moment in zip("mv", self.books, moments, strict=True):
+            state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
         ### END SOLUTION
 
 
@@ -610,9 +611,9 @@ show_table(table)
 
 # %% name="backward" answer=true reveal=true
 def step_in_backward(parameters, make_optimizer):
-    ### BEGIN SOLUTION
     optimizers, handles = [], []
     trained = dict.fromkeys(p for p in parameters if p.requires_grad)  # each one once
+    ### BEGIN SOLUTION
     for parameter in trained:
         optimizer = make_optimizer([parameter])
 
@@ -622,8 +623,8 @@ def step_in_backward(parameters, make_optimizer):
 
         optimizers.append(optimizer)
         handles.append(parameter.register_post_accumulate_grad_hook(step))
-    return optimizers, handles
     ### END SOLUTION
+    return optimizers, handles
 
 
 # %% name="backward_check"

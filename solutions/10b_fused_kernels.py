@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say when a fused kernel is faster; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
-# | Time | 105 to 130 minutes; a good place to stop is after section 2 |
+# | After this you can | count the bytes that a fused kernel saves; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
+# | Time | 95 to 115 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for one cell; the same cells use a GPU if there is one. Triton is optional; without a GPU its interpreter runs the kernels |
 # | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#oom_clinic]] helps |
@@ -40,7 +40,6 @@ from helpers import (
     explore,
     hint,
     human_bytes,
-    numbers_beyond_cache,
     pick_device,
     plan_deep,
     show,
@@ -67,7 +66,7 @@ print("Triton is installed:", "yes" if HAS_TRITON else "no; cells that need it w
 # %% [markdown] name="norm_text"
 # ## 1 · A kernel by hand
 #
-# (Without Triton, do the norm and its timing, then skip to section 2. The cells in between will do nothing.)
+# (Without Triton, count the norm's bytes, then skip to section 2. The cells in between will do nothing.)
 #
 # Each half of a transformer block ends with a sum (the residual), and the next one starts with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode reads and writes more. `traffic` counts how much, from the sizes of the tensors (per-row scalars are negligible):
 
@@ -86,59 +85,9 @@ norm_traffic = traffic(add_norm, *rows, weight)
 print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
-# %% [markdown] name="norm_speed_text"
-# Going by bytes alone, the fused norm should be 10 / 4 = 2.5 times as fast, and it has no expensive arithmetic such as GELU's tanh. The next cell times it on tensors of two sizes, 8 MiB and several times that, with preallocated results. (It takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
-#
-# **Predict.** By what factor is the fused norm faster on tensors of 8 MiB?
-
-# %% name="guess_norm"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 2.5  # by bytes
-### END GUESS
-norm_guess = Prediction("Residual and RMSNorm, 8 MiB per tensor, eager / compiled", my_guess, "times")
-
-
-# %% name="norm_speed"
-def norm_steps(x, residual, weight, total, out):
-    torch.add(x, residual, out=total)
-    torch.square(total, out=out)
-    scale = out.mean(-1, keepdim=True).add_(1e-6).rsqrt_()
-    torch.mul(total, scale, out=out)
-    torch.mul(out, weight, out=out)
-
-
-def norm_into(x, residual, weight, total, out):
-    for place, result in zip((total, out), add_norm(x, residual, weight), strict=True):
-        place.copy_(result)
-
-
-if missing:
-    print(f"The compiled norm is not timed: {missing}.")
-else:
-    fused_norm = torch.compile(norm_into, dynamic=True)
-    for count in (4096, 2 * numbers_beyond_cache(device) // 512):
-        given = [torch.randn(count, 512, device=device) for _ in range(4)]
-        given.insert(2, weight)
-        with sign_of_life("compiling and timing the norm"):
-            pace = compare(lambda given=given: norm_steps(*given), lambda given=given: fused_norm(*given), runs=15)
-        quickest = min(pace.before.runs), min(pace.after.runs)
-        faster = quickest[0] / quickest[1]
-        if count == 4096:
-            norm_guess.reveal(faster)
-        subject = f"residual and RMSNorm, {human_bytes(given[0].nbytes)} per tensor"
-        print(f"{subject}: eager {quickest[0] * 1e3:.2f} ms -> compiled {quickest[1] * 1e3:.2f} ms: {faster:.2f}x")
-    del given
-
-# %% [markdown] name="norm_speed_explained"
-# `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
-#
-# - **Small tensors** stay in the processor's last-level cache (tens of MiB, or hundreds on large servers). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
-# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. (On a server with hundreds of MiB of cache, even the larger tensors above may fit.) Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little, and one may even lie above 2.5: other programs use the cache and the memory, too.)
-#
-# So ask two questions before you expect a gain from fusion: is the chain memory-bound, and does the traffic really go to memory, or only to a cache?
-
 # %% [markdown] name="triton_text"
+# Going by bytes alone, the fused norm should be 10 / 4 = 2.5 times as fast. That holds if the traffic really goes to memory. (`traffic` counts bytes from the sizes of tensors, whether or not they are in a cache. [[Compilation_and_fusion]] compares bytes with time.)
+#
 # **Triton** is a language for GPU kernels inside Python. Here one *program* runs per row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
 # `tl.load` and `tl.store` are the only traffic. Count three loads (the weight is small, and stays in the cache) and two stores.
 #
@@ -479,21 +428,21 @@ print(plain_run[0])
 # - At most three tensors of the size of a chunk's logits exist at a time (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at a time, not fewer (except in the last chunk).
 # - For 16-bit inputs, compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
 #
-# Use `torch.autograd.Function`: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
-# even under `no_grad`, and inside `forward` gradients are always off. So call `torch.is_grad_enabled()` before `apply`, and pass the result in.
+# The frame is a `torch.autograd.Function`. It makes FP32 `sums` for the two gradients (None where none is wanted) and saves them; inside `forward`, gradients are always off. Write what happens to a chunk, and `backward(ctx, upstream)`,
+# which returns a gradient for each of the five arguments of `forward`, or None.
 
 
 # %% name="chunked" answer=true reveal=true
 class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, labels, chunk, grad_enabled):
-        ### BEGIN SOLUTION
         wanted = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]
         inputs = zip((hidden, weight), wanted, strict=True)
         sums = [torch.zeros_like(t, dtype=torch.float32) if wants else None for t, wants in inputs]
         total = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), chunk):
             rows, truth = hidden[start : start + chunk], labels[start : start + chunk]
+            ### BEGIN SOLUTION
             logits = (rows @ weight.t()).float()
             total += F.cross_entropy(logits, truth, reduction="sum")  # leaves out -100
             if any(wanted):
@@ -506,11 +455,11 @@ class ChunkedLoss(torch.autograd.Function):
                 if wanted[1]:
                     sums[1] += gradient.t() @ rows
             logits = gradient = None  # before the next chunk's are made
+            ### END SOLUTION
         counts = (labels != -100).sum().clamp(min=1)  # stays a tensor, so nothing waits for the GPU
         ctx.dtype = hidden.dtype
         ctx.save_for_backward(*sums, counts)
         return total / counts
-        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, upstream):
@@ -521,9 +470,7 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 def chunked_cross_entropy(hidden, weight, labels, chunk):
-    ### BEGIN SOLUTION
     return ChunkedLoss.apply(hidden, weight, labels, chunk, torch.is_grad_enabled())
-    ### END SOLUTION
 
 
 # %% name="chunked_check"
@@ -571,7 +518,16 @@ for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entr
 # %% [markdown] name="play_text"
 # ### Explore
 #
-# Smaller chunks lower the peak, but they also make each chunk's matmuls smaller, and a GPU needs large ones to stay busy. Where does the peak stop falling, and which tensors hold it there?
+# Smaller chunks lower the peak, but they also make each chunk's matmuls smaller, and a GPU needs large ones to stay busy.
+#
+# **Predict.** By what factor is the peak lower with chunks of 8 rows than with chunks of 128? (The logits of a chunk are smaller by a factor of 16.)
+
+# %% name="guess_chunk"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 4  # logits of 4 MiB become small; the inputs and their gradients stay
+### END GUESS
+chunk_guess = Prediction("Peak with chunks of 128 rows / with chunks of 8", my_guess, "times")
 
 # %% name="play"
 by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512)}
@@ -582,6 +538,7 @@ explore(
     "Memory over time: one tooth per chunk; the teeth get smaller and more numerous as chunks shrink.",
     chunk=(512, tuple(by_chunk)),
 )
+chunk_guess.reveal(by_chunk[128].peak_bytes / by_chunk[8].peak_bytes)
 print("chunks of 8,", by_chunk[8])
 
 # %% [markdown] name="play_explained"
@@ -618,7 +575,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Fusing residual and norm turns 10n into 4n. The time need not follow: traffic to a cache costs less than traffic to memory.
+# - Fusing residual and norm turns 10n into 4n.
 # - In Triton a program works on a row or a tile, and its loads and stores are all of its traffic.
 # - Attention does not need to store T × T scores, only a maximum and two sums per row, which are rescaled when the maximum changes. Tiles lower the peak. The traffic falls only when one kernel keeps a tile in registers.
 # - With a large vocabulary, compute the loss in chunks, and its gradient while the logits exist.

@@ -30,7 +30,10 @@ SMALLER: dict[str, dict[str, str]] = {
         "torch.ones(4096, 4096, device=device)\n    pinned": "torch.ones(64, 64, device=device)\n    pinned",
         "torch.ones(4096, 4096, device=device)\n    for": "torch.ones(64, 64, device=device)\n    for",
     },
-    "09b_muon_and_in_place": {"LM_LENGTH = 6, 160, 4, 64": "LM_LENGTH = 1, 12, 2, 64"},
+    "09b_muon_and_in_place": {
+        "LM_LENGTH = 6, 160, 4, 64": "LM_LENGTH = 1, 10, 1, 64",
+        "torch.randperm(len(split.train_x)).split(64)": "torch.randperm(len(split.train_x)).split(512)",
+    },
 }
 
 

@@ -4,11 +4,13 @@ Code is cured when its bytes are those of healthy code. A cure must compute what
 and numbers are compared with those of the reference cure.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from ...core.device import pick_device
 from ...core.models import SmallGPT
@@ -56,6 +58,12 @@ class _Clinic(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if others := sorted(set(seen["types"]) - set(expected["types"])):
+            return (
+                f"A module computes in {others[0]}, and the sick code in {' and '.join(expected['types'])}. Another "
+                "precision makes what is kept smaller and frees nothing, and it changes the numbers. A cure computes "
+                "the same numbers."
+            )
         for what, right in expected["numbers"].items():
             mine = seen["numbers"][what]
             if len(mine) != len(right):
@@ -72,6 +80,22 @@ class _Clinic(Check):
         return None
 
 
+@contextlib.contextmanager
+def _types_of_outputs() -> Iterator[set[str]]:
+    """Note the types of the floating-point outputs of all modules that run."""
+    types: set[str] = set()
+
+    def see(module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point():
+            types.add(str(output.dtype))
+
+    handle = register_module_forward_hook(see)
+    try:
+        yield types
+    finally:
+        handle.remove()
+
+
 def _numbers(values: Any) -> list[float]:
     return [float(v.detach() if isinstance(v, Tensor) else v) for v in values]
 
@@ -80,7 +104,7 @@ def _measured(
     model: nn.Module, optimizer: Any, run: Callable[[], dict[str, Any]], tensors: Callable[[], dict[str, Tensor]] = dict
 ) -> Evidence:
     """Run a loop, which returns numbers by name, under the meter; compare the weights and `tensors()` afterwards."""
-    with MemoryMeter(model, optimizer) as meter:
+    with _types_of_outputs() as types, MemoryMeter(model, optimizer) as meter:
         returned = run()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     return {
@@ -90,6 +114,7 @@ def _measured(
             what: _along(tensor) for what, tensor in ({"The vector of all weights": weights} | tensors()).items()
         },
         "at": meter.peak_at,
+        "types": sorted(types),
     }
 
 

@@ -6,6 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import math
 import os
 import queue
+import statistics
 import threading
 import time
 import warnings

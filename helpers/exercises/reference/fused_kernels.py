@@ -7,7 +7,7 @@ import importlib.util
 import math
 import os
 import tempfile
-from helpers import COLORS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, show, sign_of_life, traffic, why_no_compiler, with_vocabulary
+from helpers import COLORS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, pick_device, plan_deep, show, sign_of_life, traffic, why_no_compiler, with_vocabulary
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F

@@ -33,6 +33,15 @@ def decode(codes, scales, book, block, shape):
     return (book[codes.int()] * scale_of_each).view(shape)
 
 
+def adam_(p, m, v, t, group):
+    """Take step `t` of Adam with the settings of `group`: update `p` and its moments `m` and `v`, in place."""
+    beta1, beta2 = group["betas"]
+    m.lerp_(p.grad, 1 - beta1)
+    v.lerp_(p.grad.square(), 1 - beta2)
+    root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
+    p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+
+
 class Adam8(torch.optim.Optimizer):
     """Adam that stores its moments in 8 bits."""
 
@@ -44,22 +53,22 @@ class Adam8(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                state, moments = self.state[p], []
-                t = state["step"] = state.get("step", 0) + 1
-                seen = (p.grad, p.grad.square())
-                for name, new, beta, book in zip("mv", seen, group["betas"], self.books, strict=True):
-                    moment = state.get(name)
-                    if moment is None:
-                        moment = torch.zeros_like(p)
-                    elif p.numel() >= 4096:
-                        moment = decode(*moment, book, 256, p.shape)
-                    moment.lerp_(new, 1 - beta)
-                    state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
-                    moments.append(moment)
-                m, v = moments
-                beta1, beta2 = group["betas"]
-                root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
-                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                self.update(p, self.state[p], group)
+
+    def update(self, p, state, group):
+        """Step number `state["step"]` of `p`; its moments are in `state` from one step to the next."""
+        moments = []
+        for name, book in zip("mv", self.books, strict=True):
+            moment = state.get(name)
+            if moment is None:
+                moment = torch.zeros_like(p)
+            elif p.numel() >= 4096:
+                moment = decode(*moment, book, 256, p.shape)
+            moments.append(moment)
+        adam_(p, *moments, state["step"], group)
+        for name, book, moment in zip("mv", self.books, moments, strict=True):
+            state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
 
 
 def step_in_backward(parameters, make_optimizer):
