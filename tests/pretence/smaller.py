@@ -31,6 +31,12 @@ SMALLER: dict[str, dict[str, str]] = {
         "torch.ones(4096, 4096, device=device)\n    for": "torch.ones(64, 64, device=device)\n    for",
     },
     "09b_muon_and_in_place": {"LM_LENGTH = 6, 160, 4, 64": "LM_LENGTH = 1, 12, 2, 64"},
+    "16_mixture_of_experts": {'(512, 1024) if device.type == "cuda"': '(64, 64) if device.type == "cuda"'},
+    "19b_training_in_fp8": {
+        "def time_on_fp8_units(n=8192)": "def time_on_fp8_units(n=256)",
+        "(math.log2(numbers_beyond_cache(device)) / 2)": "(math.log2(numbers_beyond_cache(device)) / 4)",
+    },
+    "20_lora": {"room >= 20 * GiB": "room >= 2000 * GiB"},  # 7B is not trained
 }
 
 
