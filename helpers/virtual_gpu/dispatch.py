@@ -264,8 +264,9 @@ def _leave(tensors: Iterable[Tensor]) -> None:
     """Settle undecided tensors on the CPU."""
     for tensor in tensors:
         storage = storage_of(tensor)
-        if storage is not None:
-            storage.__dict__.pop("home", None)
+        home = None if storage is None else home_of_storage(storage)
+        if home is not None and home.index is None:
+            del storage.home
 
 
 def _place_all(result: Any, index: int | None) -> None:
