@@ -141,7 +141,10 @@ class Pretence(TorchDispatchMode):
                 self._follow(args[0])
         undecided = index is None and any(homes) and (device is None or "pin_memory" not in kwargs)
         if undecided and (name == "_to_copy" or name not in _MOVERS):
-            _place_all(result, None)  # made from undecided tensors
+            if homes[0] is None and _writes_first(func):
+                _leave(tensors)  # it goes on in a tensor of the CPU, so its others are there, too
+            else:
+                _place_all(result, None)  # made from undecided tensors
         return result
 
     def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -249,6 +252,21 @@ def _constants(func: Any, args: Any) -> Iterator[Any]:
         if isinstance(value, (int, float)) and str(argument.type) == "Tensor":
             value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         yield value
+
+
+def _writes_first(func: Any) -> bool:
+    """Say whether an operation changes its first argument."""
+    arguments = func._schema.arguments
+    return bool(arguments and arguments[0].alias_info is not None and arguments[0].alias_info.is_write)
+
+
+def _leave(tensors: Iterable[Tensor]) -> None:
+    """Settle undecided tensors on the CPU."""
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        home = None if storage is None else home_of_storage(storage)
+        if home is not None and home.index is None:
+            del storage.home
 
 
 def _place_all(result: Any, index: int | None) -> None:

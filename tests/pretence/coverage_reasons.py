@@ -1,6 +1,7 @@
 """Why some lines that depend on CUDA are executed by no test without a GPU."""
 
 _VIRTUAL = "It runs on a virtual GPU, in a process that sees no other one and ends without a report"
+_SEVEN = "It trains 7 billion parameters, which takes hours on a CPU; inside/test_planner.py runs `measure_recipe`."
 _X3 = "Its ranks pretend two GPUs of their own; tests/labs/test_graded.py runs it on every machine."
 
 # (source, first line of the statement or of a branch or function around it) -> the reason
@@ -42,17 +43,25 @@ REASONS: dict[tuple[str, str], str] = {
         "if HAS_TRITON:",
     ): "Triton's kernels need a real GPU; its interpreter runs them on the CPU only.",
     (
+        "solutions/12b_fully_shard.py",
+        "def train_8b(steps=2):",
+    ): _VIRTUAL + ": in every run of the lab on a CPU.",
+    (
         "solutions/19b_training_in_fp8.py",
         'if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:',
     ): "Transformer Engine installs only where CUDA is.",
     (
         "solutions/20_lora.py",
-        "if not name:  # another model has another plan",
-    ): "The plan is that of 7 billion parameters; what runs here in their place has another.",
+        "if room >= 20 * GiB and supports(torch.bfloat16, device):",
+    ): _SEVEN,
+    (
+        "solutions/20_lora.py",
+        "def fine_tune_7b(tokens, steps=2):",
+    ): _VIRTUAL + ": in every run of the lab on a CPU.",
     (
         "solutions/20_x4_lora.py",
         "if planned and room > planned.reserved_bytes[1]:",
-    ): "It trains 7 billion parameters, which takes hours on a CPU; inside/test_planner.py runs `measure_recipe`.",
+    ): _SEVEN,
     (
         "solutions/21_capstone.py",
         "def on_h100(step, dtype):",

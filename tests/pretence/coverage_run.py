@@ -88,7 +88,6 @@ def _run(command: list[str], limit: float) -> CountedRun:
             "PYTHONPATH": os.pathsep.join(paths),
             "MPLBACKEND": "agg",
             "TAS_PROGRESS": str(_kept_rooflines(folder)),
-            "TAS_MODEL": str(_tiny_llama()),  # lab 20 takes it in place of 7 billion parameters
         }
         with (folder / "output").open("w+", encoding="utf-8", errors="replace") as output:
             try:
@@ -100,18 +99,6 @@ def _run(command: list[str], limit: float) -> CountedRun:
                 returncode = 124
             output.seek(0)
             return CountedRun(returncode, output.read(), _lines(folder))
-
-
-def _tiny_llama() -> Path:
-    """Return the folder of a Llama of two narrow layers, for a GPU that has room for a large one."""
-    folder = _KEPT / "tiny_llama"
-    with FileLock(_KEPT / "tiny_llama.lock"):
-        if not (folder / "config.json").exists():
-            from transformers import LlamaConfig, LlamaForCausalLM
-
-            sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-            LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes)).save_pretrained(folder)
-    return folder
 
 
 def _kept_rooflines(scratch: Path) -> Path:

@@ -34,6 +34,12 @@ SMALLER: dict[str, dict[str, str]] = {
         "LM_LENGTH = 6, 160, 4, 64": "LM_LENGTH = 1, 10, 1, 64",
         "torch.randperm(len(split.train_x)).split(64)": "torch.randperm(len(split.train_x)).split(512)",
     },
+    "16_mixture_of_experts": {'(512, 1024) if device.type == "cuda"': '(64, 64) if device.type == "cuda"'},
+    "19b_training_in_fp8": {
+        "def time_on_fp8_units(n=8192)": "def time_on_fp8_units(n=256)",
+        "(math.log2(numbers_beyond_cache(device)) / 2)": "(math.log2(numbers_beyond_cache(device)) / 4)",
+    },
+    "20_lora": {"room >= 20 * GiB": "room >= 2000 * GiB"},  # 7B is not trained
 }
 
 

@@ -11,10 +11,12 @@ from typing import ClassVar
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.plan import plan
 from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.homes import on_gpu
 from helpers.virtual_gpu.steps import EnoughStepsError
 
 import pytest
 import torch
+import torch.nn.functional as F
 from IPython.core.interactiveshell import InteractiveShell
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -37,6 +39,17 @@ def train(device):
     loss.backward()
     optimizer.step()
     return [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_weight_on_the_cpu_stays_there_after_an_update_by_zeros_that_cpp_made():
+    with virtual_gpu("h100-80gb"):
+        weight = nn.Parameter(torch.ones(2, 4))
+        weight.unbind()[0].sum().backward()  # the other row's gradient is made in C++
+        with torch.no_grad():
+            weight.sub_(weight.grad)
+        assert not on_gpu(weight)
+        assert not on_gpu(weight.grad)
+        assert F.scaled_dot_product_attention(weight, weight, weight).shape == (2, 4)
 
 
 def test_nothing_is_left_behind():
