@@ -459,6 +459,7 @@ show_table(table)
 # - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
 # - Other programs take their share, so the speedup for `files` may stay below the number of cores; it may also be above it, because of *sharing* (section 3) or because eight processes get more of a busy machine than one.
+# - If many other programs run, both rows stay far too low, and a speedup may even fall below 1. Such a run says nothing about workers. Run the cell again on a quiet machine.
 #
 # So
 #
