@@ -23,7 +23,7 @@ def test_it_runs_in_a_process_without_the_other_and_its_record_comes_back():
     with pytest.raises(RuntimeError, match="already"):
         two_steps("rtx-4090")
     others, run = beside_real_gpu(two_steps, "rtx-4090")
-    assert (others, run.gpu, len(run.steps)) == (0, "rtx-4090-24gb", 3)
+    assert (others, run.gpu, len(run.steps)) == (0, "rtx-4090-24gb", 2)
     parameters = 4 * (9 * 2**20 + 2**20 + 1)
     assert run.owners.categories["parameters"] == pytest.approx(parameters, rel=1e-3)
     assert "rtx-4090" in str(run)
