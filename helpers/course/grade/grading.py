@@ -192,7 +192,7 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
     strangers = [report.name(student) for student in strangers]
     absent = sorted(report.roster.keys() - {r.student for r in results}) if not report.names else []
     if absent:
-        line = f"In the roster, but nothing was submitted: {', '.join(absent)}"
+        line = f"On the roster, but nothing was submitted: {', '.join(absent)}"
         console.print(line, markup=False, soft_wrap=True)
     if strangers:
         console.print(f"Not on the roster, so not in moodle.csv: {', '.join(strangers)}", markup=False, soft_wrap=True)
