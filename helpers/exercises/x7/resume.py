@@ -4,7 +4,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ WORDS = {
 COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
 RATE, SLOWER = 0.01, 0.004  # the learning rate until the checkpoint, and from there on, as a schedule sets it
 OPTIONS = ("lr", "betas", "eps", "weight_decay")
-ENDS = 5.0  # seconds for a thread that is left to end
+ENDS = 10.0  # seconds at most for a thread that is left to end
 EARLIER = "earlier"  # the folder of a checkpoint before the one that counts
 LATE = 0.05  # seconds by which rank 0 is behind after each of its broadcasts: what it writes after the last comes late
+THREADS_LATE = 0.3  # seconds by which a thread starts late: files are listed before one that nobody waits for writes
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
@@ -100,6 +102,31 @@ class _Late(Collectives):
         super().see(func, args, kwargs, result)
         if self.count("broadcast") > before and dist.get_rank() == 0:
             time.sleep(LATE)
+
+
+@contextmanager
+def _ended_threads() -> Iterator[None]:
+    """Wait at the end for threads that were started meanwhile: one that saves uses the group, as training does."""
+    before = threading.enumerate()
+    yield
+    for thread in set(threading.enumerate()).difference(before):
+        thread.join(ENDS)
+
+
+@contextmanager
+def _late_threads() -> Iterator[None]:
+    """Let each thread that is started meanwhile wait before it does anything."""
+    run = threading.Thread.run
+
+    def late(self: threading.Thread) -> None:
+        time.sleep(THREADS_LATE)
+        run(self)
+
+    threading.Thread.run = late  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.run = run  # type: ignore[method-assign]
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[Any]]:
@@ -164,16 +191,15 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     _temporary_files_beside(folder)
     model, optimizer = _fresh(seed)
     _train(model, optimizer, range(1))
-    save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # never loaded: it must not serve for the next one
+    with _ended_threads():
+        save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # never loaded: it must not serve for the next
     _train(model, optimizer, range(1, 2))
     _move_schedules(optimizer)
     before = _state(model, optimizer)
-    threads = threading.enumerate()
-    with _Late() as sent:
-        save(model, optimizer, LAST, folder)
-    files = _files(folder)
-    for thread in set(threading.enumerate()).difference(threads):
-        thread.join(ENDS)  # one that still saves would use the group at the same time as training
+    with _ended_threads():
+        with _Late() as sent, _late_threads():
+            save(model, optimizer, LAST, folder)
+        files = _files(folder)
     whole = sum(p.numel() * 4 for p in model.parameters())
     seen = {
         "kept": _equal_parts(before, _state(model, optimizer)),
@@ -200,7 +226,8 @@ def _saves_again(save: Callable[..., Any], load: Callable[..., Any], seed: int, 
     """One of 2 ranks: another model takes up the checkpoint of four, is saved in a folder that exists, and goes on."""
 
     def then(model: nn.Module, optimizer: torch.optim.Optimizer) -> Evidence:
-        save(model, optimizer, LATER, other)
+        with _ended_threads():
+            save(model, optimizer, LATER, other)
         return {"more": _train(model, optimizer, MORE)}
 
     return _goes_on(load, seed, folder, then=then)
