@@ -88,7 +88,7 @@ def unsplit_bytes(layout: Layout, order: Sequence[Pass], lives: Mapping[int, Seq
     player = _Player(layout, lives)
     for _ in range(_STEPS):
         player.step(order)
-    return player.memory.peak_allocated - player.most_wanted
+    return player.allocated - player.wanted
 
 
 class _Player:
@@ -97,13 +97,17 @@ class _Player:
     Args:
         layout: of the step.
         lives: of its stages' tensors.
+
+    Attributes:
+        allocated, wanted: bytes in blocks and bytes asked for, each at its fullest moment.
     """
 
     def __init__(self, layout: Layout, lives: Mapping[int, Sequence[Life]]) -> None:
         self._layout, self._lives = layout, lives
-        self.memory = CachingAllocator()
-        self.wanted = self.most_wanted = 0
-        self._held: dict[tuple[int, int, int], tuple[Memory, int]] = {}
+        self._memory = CachingAllocator()
+        self._small = self._wanted = 0  # bytes held: of small tensors, whose blocks are always split, and of large ones
+        self.allocated = self.wanted = 0  # at their fullest moments
+        self._held: dict[tuple[int, int, int], tuple[Memory | None, int]] = {}
         self._events: dict[tuple[int, runs.ActionKey], list[tuple[tuple[int, int], bool, int]]] = {}
         for stage, mine in lives.items():
             for number, life in enumerate(mine):
@@ -143,11 +147,19 @@ class _Player:
 
     def _begin(self, key: tuple[int, int, int], nbytes: int) -> None:
         size = -(-nbytes // ROUNDING) * ROUNDING
-        self._held[key] = self.memory.allocate(nbytes), size
-        self.wanted += size
-        self.most_wanted = max(self.most_wanted, self.wanted)
+        if size <= SMALL:
+            self._held[key] = None, size
+            self._small += size
+        else:
+            self._held[key] = self._memory.allocate(size), size
+            self._wanted += size
+        self.allocated = max(self.allocated, self._memory.allocated + self._small)
+        self.wanted = max(self.wanted, self._wanted + self._small)
 
     def _finish(self, key: tuple[int, int, int]) -> None:
         memory, size = self._held.pop(key)
-        self.memory.release(memory)
-        self.wanted -= size
+        if memory is None:
+            self._small -= size
+        else:
+            self._memory.release(memory)
+            self._wanted -= size

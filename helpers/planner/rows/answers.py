@@ -10,6 +10,7 @@ from ..rates.applied import applied
 from .line import Question, read_line
 
 PROCESSES = 2
+MOST_ALONE = 8  # lines of one model, if there are not many lines
 
 
 def answer_rows(
@@ -24,9 +25,7 @@ def answer_rows(
     """
     from joblib import Parallel, delayed
 
-    # Lines with equal models lie together, so that a process meets what it has simulated already.
-    order = sorted(range(len(lines)), key=lambda at: json.dumps([lines[at].get("arch"), lines[at].get("model")]))
-    groups = [order[at : at + 8] for at in range(0, len(order), 8)]
+    groups = _groups(lines)
     jobs = Parallel(PROCESSES, return_as="generator")(
         delayed(_answers)([lines[at] for at in group], rates) for group in groups
     )
@@ -35,6 +34,20 @@ def answer_rows(
         answers |= dict(zip(group, found, strict=True))
         tell(len(answers))
     return [answers[at] for at in range(len(lines))]
+
+
+def _groups(lines: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Return the numbers of lines in groups for one process each, the largest first.
+
+    A group has one model, so that a process meets what it has simulated already; and no more than an eighth of all
+    lines, so that no process works on alone.
+    """
+    alike: dict[str, list[int]] = {}
+    for at, line in enumerate(lines):
+        alike.setdefault(json.dumps([line.get("arch"), line.get("model")], sort_keys=True), []).append(at)
+    most = max(MOST_ALONE, len(lines) // 8)
+    groups = [chunk for own in alike.values() for chunk in (own[at : at + most] for at in range(0, len(own), most))]
+    return sorted(groups, key=len, reverse=True)
 
 
 def _answers(lines: Iterable[Mapping[str, Any]], rates: str) -> list[dict[str, Any]]:
