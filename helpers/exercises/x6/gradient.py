@@ -122,7 +122,14 @@ def _of_an_unusual_model(gradient: Answer, seed: int, lanes: range) -> Evidence:
         "graphs": model.graphs,
         "modes": [module.training for module in model.modules()],
         "hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
-        "settings": [str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.get_num_threads()],
+        "settings": {
+            "the default dtype": str(torch.get_default_dtype()),
+            "torch.is_grad_enabled()": torch.is_grad_enabled(),
+            "the number of threads": torch.get_num_threads(),
+            "the use of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            "the precision of FP32 matmuls": torch.get_float32_matmul_precision(),
+            "anomaly detection": torch.is_anomaly_enabled(),
+        },
     }
 
 
@@ -252,11 +259,11 @@ _SHOWS = {
 def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) -> str | None:
     """Judge the gradients of the unusual model, and what else has changed."""
     where = "a model with tied weights and a layer in evaluation mode"
-    if got["settings"] != ideal["settings"]:
-        return (
-            f"{where}: (default dtype, gradients recorded, threads) is {got['settings']} afterwards, not "
-            f"{ideal['settings']}."
-        )
+    for name, value in ideal["settings"].items():
+        if got["settings"][name] != value:
+            return (
+                f"{where}: {name} is {got['settings'][name]} afterwards, not {value}. Leave PyTorch's settings alone."
+            )
     if got["modes"] != ideal["modes"]:
         return f"{where}: that layer, or another, is in another mode afterwards. Leave the modes of modules alone."
     for name, right in ideal["gradients"].items():
