@@ -13,6 +13,7 @@ from typing import Any
 from helpers.planner import Recipe
 from helpers.planner.catalog.models import spec_of
 from helpers.planner.simulate.contexts import no_compiler, quiet_transformers
+from helpers.planner.simulate.model import materialize
 
 import torch
 import transformers
@@ -45,7 +46,8 @@ def peak(recipe: Recipe, layers: int = 0) -> int:
     with quiet_transformers():
         model = spec.build(recipe, recipe.weight_dtype)
         with no_compiler(), _NoPadding(), FakeTensorMode(allow_non_fake_inputs=True):
-            return _tracked(model.to_empty(device="cpu").train(), recipe)
+            materialize(model)
+            return _tracked(model.train(), recipe)
 
 
 class _NoPadding(TorchFunctionMode):

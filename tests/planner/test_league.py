@@ -115,6 +115,12 @@ def test_the_tracker_s_peaks_are_kept_for_each_run():
     assert set(league.TRACKER) == {name_of(figure.recipe) for figure in figures()}
 
 
+def test_the_tracker_keeps_tied_weights_tied():
+    """What it states is what the planner does, whose weights are tied where the model's are."""
+    for job, _, ours, _ in league.on_one_gpu():
+        assert league.TRACKER[job.name]["bytes"] == pytest.approx(ours, rel=0.01)
+
+
 def test_the_tracker_finds_the_peak_of_pytorch_s_own(monkeypatch):
     recipe = replace(figures()[-1].recipe, seq=64, micro_batch_size=1)
     found = peak(recipe, layers=1)
