@@ -121,6 +121,7 @@ def test_the_tracker_keeps_tied_weights_tied():
         assert league.TRACKER[job.name]["bytes"] == pytest.approx(ours, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_tracker_finds_the_peak_of_pytorch_s_own(monkeypatch):
     recipe = replace(figures()[-1].recipe, seq=64, micro_batch_size=1)
     found = peak(recipe, layers=1)
