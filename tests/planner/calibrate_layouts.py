@@ -275,7 +275,6 @@ MEMORY = {"kempnerforge": "allocated", "torchtitan": "reserved", "ao": "reserved
 OTHERS = {  # what those who predict these runs publish as their mean error
     "vtrain, one node": ("vTrain", 0.0837),
     "vtrain, many nodes": ("vTrain", 0.1473),
-    "calculon": ("calculon", 0.0365),
 }
 
 

@@ -2,15 +2,13 @@
 
 `python -m tests.planner.league KERNELS.json` writes them. The file is SimuMax's table of measured kernels,
 configs/system/b200_bf16_ceperm.json of its repository; a forecast with `--rates` needs it. Where another table of the
-page has the planner's figure of a run, it is read there. The rivals' formulas are short, and their own:
-
-- EleutherAI's `calc_mem` (calc/calc_transformer_mem.py of EleutherAI/cookbook);
-- DeepSpeed's `estimate_zero2_model_states_mem_needs` and `estimate_zero3_model_states_mem_needs`
-  (runtime/zero/stage_1_and_2.py and stage3.py), without offloading;
-- `accelerate estimate-memory`: `estimate_training_usage` (commands/estimate.py).
+page has the planner's figure of a run, it is read there. The rivals' formulas are in `league_formulas.py`. What the
+others say is kept in files: calculon's forecasts (`league_calculon.py`), PyTorch's MemTracker's (`league_tracker.py`),
+and those that SimuMax has published.
 """
 
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -22,12 +20,15 @@ from typing import Any
 
 from helpers.core.units import GiB
 from helpers.planner.catalog.archs import arch_of
-from helpers.planner.layout.arch import Arch
 from helpers.planner.rows.answers import answer_rows
 from helpers.planner.rows.line import Question, read_line
 
-from tests.planner import calibrate_outside, megatron_rows
+from tests.planner import calibrate_outside, coverage, megatron_rows
+from tests.planner.calibrate_layouts import Run, group_of, runs
 from tests.planner.layout_runs import RUNS
+from tests.planner.league_calculon import FORECASTS, SOURCES
+from tests.planner.league_formulas import Job, accelerate, deepspeed, eleuther, megatron, papers
+from tests.planner.league_tracker import PEAKS, name_of
 from tests.planner.published import FIGURES, TABLE_MARKS, TABLE_PAGE, Figure, shown, write_between
 
 BYTES = "<!-- league: python -m tests.planner.league KERNELS.json writes this -->", "<!-- /league -->"
@@ -35,89 +36,54 @@ SECONDS = (
     "<!-- league's seconds: python -m tests.planner.league KERNELS.json writes this -->",
     "<!-- /league's seconds -->",
 )
-SIMUMAX = json.loads(Path(__file__).with_name("simumax_forecasts.json").read_text(encoding="utf-8"))["runs"]
-_LOW, _HIGH, _STATES, _BUCKET, _LIVE = 2, 4, 12, 5e8, 1e9  # the defaults of EleutherAI's script
+
+OURS, RATED, BASE = "ours", "ours with `--rates`", "one MFU for all"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run, as a formula of bytes wants to know it."""
-
-    source: str
-    arch: Arch
-    gpus: int
-    tensor: int
-    pipeline: int
-    context: int
-    stage: int  # of ZeRO
-    micro_batch_size: int
-    seq: int
-    recomputes: bool
-    precision: str
-
-    @property
-    def splits(self) -> bool:
-        """Whether ranks split the model or its tokens."""
-        return max(self.tensor, self.pipeline, self.context) > 1
+def _kept(path: Path) -> dict[str, dict[str, float]]:
+    return json.loads(path.read_text(encoding="utf-8"))["runs"]
 
 
-def eleuther(job: Job) -> float | None:
-    """Return the bytes that EleutherAI's script has for a rank; None with experts or context ranks."""
-    arch = job.arch
-    if arch.experts or job.context > 1:
-        return None
-    hidden, layers, heads = arch.hidden, arch.layers, arch.heads
-    attention = 2 * (1 + arch.kv_heads / heads) * layers * hidden * hidden
-    perceptron = (3 if arch.gated else 2) * layers * hidden * arch.ffn
-    rest = 2 * arch.vocab * hidden + hidden * job.seq + 8 * hidden * layers + 2 * hidden
-    parameters = rest + attention + perceptron
-    width = _HIGH if job.precision == "fp32" else _LOW
-    held = parameters * width / (job.tensor * job.pipeline) / (job.gpus if job.stage == 3 else 1)
-    gradients = parameters * _HIGH / (job.gpus if job.stage >= 2 else 1)
-    states = parameters * _STATES / (job.gpus if job.stage >= 1 else 1)
-    sent = ((_BUCKET if job.stage >= 1 else 0) + (_LIVE if job.stage == 3 else 0)) * width if job.gpus > 1 else 0
-    scores = 0 if job.recomputes else (2 * _LOW + 1) * heads * job.seq / hidden
-    kept = job.seq * job.micro_batch_size * hidden * layers * (16 * _LOW + 2 + scores)
-    return held + gradients + states + sent + kept / job.tensor
-
-
-def deepspeed(job: Job) -> float | None:
-    """Return the bytes that DeepSpeed's estimators have for a rank; None but for ZeRO-2 and 3 of a whole model."""
-    if job.splits or job.stage < 2:
-        return None
-    parameters = job.arch.count()
-    if job.stage == 2:
-        return 4 * parameters + 16 * parameters / job.gpus
-    return 4 * job.arch.vocab * job.arch.hidden + 18 * parameters / job.gpus
-
-
-def accelerate(job: Job) -> float | None:
-    """Return the bytes that accelerate's command has for training with Adam; None where ranks split anything."""
-    if job.splits or (job.stage and job.gpus > 1):
-        return None
-    return (16 if job.precision == "fp32" else 8) * job.arch.count()
-
-
+SIMUMAX = _kept(Path(__file__).with_name("simumax_forecasts.json"))
+CALCULON, TRACKER = _kept(FORECASTS), _kept(PEAKS)
 RIVALS = {
+    "calculon": lambda job: CALCULON.get(job.name, {}).get("bytes"),
+    "Megatron-LM's script": megatron,
+    "the papers' formulas": papers,
     "EleutherAI's script": eleuther,
     "DeepSpeed's estimator": deepspeed,
     "`accelerate estimate-memory`": accelerate,
+    "MemTracker": lambda job: TRACKER.get(job.name, {}).get("bytes"),
 }
 
 
-def job_of(source: str, question: Question) -> Job:
-    """Return the job of a line."""
+def job_of(source: str, name: str, question: Question) -> Job:
+    """Return the job of the line with this name."""
     layout = question.layout
     stage = {"none": 0}.get(layout.zero) if layout.zero == "none" else int(layout.zero[-1])
-    sizes = (layout.ranks, layout.tensor, layout.pipeline, layout.context)
-    recomputes = layout.recompute == "full"
-    rest = (layout.micro_batch_size, layout.seq, recomputes, layout.precision)
-    return Job(source, layout.arch, *sizes, stage or 0, *rest)
+    return Job(
+        source,
+        layout.arch,
+        layout.ranks,
+        layout.tensor,
+        layout.pipeline,
+        layout.context,
+        stage or 0,
+        layout.micro_batch_size,
+        layout.seq,
+        layout.recompute == "full",
+        layout.precision,
+        name,
+        scattered=layout.sequence_parallel and layout.tensor > 1,
+        virtual_stages=layout.virtual_stages if layout.pipeline > 1 else 1,
+        micro_batches=layout.micro_batches,
+        keeps_scores=layout.attention == "eager" and layout.recompute == "none",
+    )
 
 
 def _job_of_figure(figure: Figure) -> Job:
     recipe = figure.recipe
-    rest = (recipe.micro_batch_size, recipe.seq, recipe.checkpointing == "every", recipe.precision)
+    rest = (recipe.micro_batch_size, recipe.seq, recipe.checkpointing == "every", recipe.precision, name_of(recipe))
     return Job(figure.where.partition(",")[0], arch_of(recipe.model), 1, 1, 1, 1, 0, *rest)
 
 
@@ -143,7 +109,7 @@ def of_megatron() -> list[Entry]:
         name = each["row"]["id"]
         theirs = SIMUMAX[name]["their_gib"] * GiB if name in SIMUMAX else None
         source = "SimuMax, B200" if theirs else "Megatron-LM's tests"
-        job = job_of(source, read_line(each["row"]))
+        job = job_of(source, name, read_line(each["row"]))
         entries.append((job, each["peak_bytes"], float(line.split(" | ")[4]) * 1e9, theirs))
     return entries
 
@@ -153,23 +119,64 @@ def of_kempner() -> list[Entry]:
     lines = [line for line in _lines(RUNS) if line["id"].startswith("kempner") and line["measured"]["gib"]]
     ours = answer_rows(lines)
     return [
-        (job_of("KempnerForge", read_line(line)), line["measured"]["gib"] * GiB, found["peak_allocated_bytes"], None)
+        (
+            job_of("KempnerForge", line["id"], read_line(line)),
+            line["measured"]["gib"] * GiB,
+            found["peak_allocated_bytes"],
+            None,
+        )
         for line, found in zip(lines, ours, strict=True)
     ]
 
 
+@dataclass(frozen=True)
+class Group:
+    """The runs of one source: what was measured, and by the name of a column what is forecast."""
+
+    source: str
+    measured: Sequence[float]
+    forecasts: Mapping[str, Sequence[float | None]]
+
+
 def bytes_table(entries: Iterable[Entry]) -> str:
     """Write the median errors of bytes as Markdown, by source."""
-    groups: dict[str, list[Entry]] = defaultdict(list)
+    sources: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
-        groups[entry[0].source].append(entry)
-    lines = [f"| source | runs | ours | SimuMax's forecast | {' | '.join(RIVALS)} |", "|---" * (4 + len(RIVALS)) + "|"]
-    for source, mine in groups.items():
-        forecasts = [[ours for *_, ours, _ in mine], [theirs for *_, theirs in mine]]
-        forecasts += [[rival(job) for job, *_ in mine] for rival in RIVALS.values()]
-        cells = [_cell(each, [measured for _, measured, *_ in mine]) for each in forecasts]
-        lines.append(f"| {source} | {len(mine)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        sources[entry[0].source].append(entry)
+    groups = []
+    for source, mine in sources.items():
+        forecasts = {OURS: [ours for *_, ours, _ in mine], "SimuMax's forecast": [theirs for *_, theirs in mine]}
+        forecasts |= {name: [rival(job) for job, *_ in mine] for name, rival in RIVALS.items()}
+        groups.append(Group(source, [measured for _, measured, *_ in mine], forecasts))
+    return _table(groups, [OURS, "SimuMax's forecast", *RIVALS])
+
+
+def _table(groups: Sequence[Group], columns: Sequence[str]) -> str:
+    """Write a line for each source, and the sentence that says which forecasts are closer than ours."""
+    lines = [f"| source | runs | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+    for group in groups:
+        cells = [_cell(group.forecasts.get(name, [None] * len(group.measured)), group.measured) for name in columns]
+        lines.append(f"| {group.source} | {len(group.measured)} | {' | '.join(cells)} |")
+    found = [each for group in groups for each in closer(group)]
+    return "\n".join([*lines, "", f"Closer than ours on the same runs: {'; '.join(found) or 'none'}."])
+
+
+def closer(group: Group) -> list[str]:
+    """Say which forecasts have a smaller median error than ours, in tenths of a percent, on the runs that they take."""
+    found = []
+    for name, theirs in group.forecasts.items():
+        if name.startswith(OURS):
+            continue
+        both = [
+            (abs(one / real - 1), abs(mine / real - 1))
+            for one, mine, real in zip(theirs, group.forecasts[OURS], group.measured, strict=True)
+            if one is not None and mine is not None
+        ]
+        if both:
+            their, mine = (round(statistics.median(errors), 3) for errors in zip(*both, strict=True))
+            if their < mine:
+                found.append(f"{name} on {group.source} ({their:.1%}; ours {mine:.1%})")
+    return found
 
 
 def _cell(forecasts: Sequence[float | None], measured: Sequence[float]) -> str:
@@ -241,31 +248,53 @@ def _simumax_rows() -> list[dict[str, Any]]:
     return [each["row"] for each in megatron_rows.ROWS if each["row"]["id"] in SIMUMAX]
 
 
-def seconds_table(kernels: str) -> str:
-    """Write the median errors of seconds as Markdown, by source; `kernels`: the file for `--rates`."""
-    lines = [
-        "| source | runs | ours | ours with `--rates` | SimuMax's forecast | one MFU for all |",
-        "|---|---|---|---|---|---|",
-    ]
+def of_simumax(kernels: str) -> Group:
+    """Return SimuMax's runs; `kernels`: the file for `--rates`."""
     rows = [as_simumax(row) for row in _simumax_rows()]
     took = [SIMUMAX[row["id"]]["seconds"] for row in rows]
-    forecasts: list[Sequence[float | None]] = [
-        *([found["step_seconds"] for found in answer_rows(rows, rates=rates)] for rates in ("", kernels)),
-        [SIMUMAX[row["id"]]["their_seconds"] for row in rows],
-        [one_mfu("simumax", read_line(row), real) for row, real in zip(rows, took, strict=True)],
-    ]
-    lines.append(f"| SimuMax, B200 | {len(rows)} | {' | '.join(_cell(each, took) for each in forecasts)} |")
+    ours, rated = ([found["step_seconds"] for found in answer_rows(rows, rates=rates)] for rates in ("", kernels))
+    theirs = [SIMUMAX[row["id"]]["their_seconds"] for row in rows]
+    base = [one_mfu("simumax", read_line(row), real) for row, real in zip(rows, took, strict=True)]
+    return Group("SimuMax, B200", took, {OURS: ours, RATED: rated, "SimuMax's forecast": theirs, BASE: base})
+
+
+def of_configurations() -> list[Group]:
+    """Return the runs of the other complete configurations."""
     page = [line.split(" | ") for line in shown(TABLE_PAGE, calibrate_outside.MARKS).splitlines()[2:] if "|" in line]
-    groups: dict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
+    sources: dict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
     for line, cells in zip(_lines(calibrate_outside.RUNS), page, strict=True):
-        groups[line["id"].rpartition("-")[0]].append((line, float(cells[3].split()[0])))
-    groups.pop("simumax")  # above
-    for source, mine in groups.items():
-        real = [line["measured"]["seconds"] for line, _ in mine]
-        base = [one_mfu(source, read_line(line), one) for (line, _), one in zip(mine, real, strict=True)]
-        cells = [_cell([ours for _, ours in mine], real), "-", "-", _cell(base, real)]
-        lines.append(f"| {source} | {len(mine)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        sources[line["id"].rpartition("-")[0]].append((line, float(cells[3].split()[0])))
+    sources.pop("simumax")  # above
+    groups = []
+    for source, mine in sources.items():
+        took = [line["measured"]["seconds"] for line, _ in mine]
+        base = [one_mfu(source, read_line(line), one) for (line, _), one in zip(mine, took, strict=True)]
+        groups.append(Group(source, took, {OURS: [ours for _, ours in mine], BASE: base}))
+    return groups
+
+
+def of_older_sources() -> list[Group]:
+    """Return the runs of the sources that calculon takes; ours are the forecasts of the table of layouts."""
+    errors = json.loads(coverage.ERRORS.read_text(encoding="utf-8"))["layouts"]["dense"]
+    dense = [run for run in runs() if not run.mixed]
+    sources: dict[str, list[tuple[Run, float]]] = defaultdict(list)
+    for source in SOURCES:
+        mine = [run for run in dense if run.source == source]
+        for run, error in zip(mine, errors[source], strict=True):  # log(measured / forecast)
+            sources[group_of(run)].append((run, run.seconds / math.exp(error)))
+    groups = []
+    for name, pairs in sorted(sources.items()):
+        theirs = [CALCULON.get(str(run.line["id"]), {}).get("seconds") for run, _ in pairs]
+        base = [one_mfu(run.source, run.question, run.seconds) for run, _ in pairs]
+        forecasts = {OURS: [ours for _, ours in pairs], "calculon": theirs, BASE: base}
+        groups.append(Group(name, [run.seconds for run, _ in pairs], forecasts))
+    return groups
+
+
+def seconds_table(kernels: str) -> str:
+    """Write the median errors of seconds as Markdown, by source; `kernels`: the file for `--rates`."""
+    groups = [of_simumax(kernels), *of_configurations(), *of_older_sources()]
+    return _table(groups, [OURS, RATED, "SimuMax's forecast", "calculon", BASE])
 
 
 def main(kernels: str) -> None:
