@@ -580,7 +580,7 @@ else:
 # PyTorch behaves as if the GPU were there. A model of its allocator follows the same rules and raises the same errors. Tensors on it have no data.
 #
 # The cell also prints what the device holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
-# communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Plan for 0.5 to 2 GiB; the virtual GPU assumes 0.5.
+# communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Published figures for the context alone range from about [300 MB](https://github.com/pytorch/pytorch/issues/107667) (CUDA 11.7 or later, which loads kernels only when they are needed) to [1,343 MB](https://github.com/huggingface/transformers/blob/249ef8164cfbd8e288c2f6d8395539b9e90e8300/docs/source/en/model_memory_anatomy.md) (CUDA 11.2). NCCL adds its buffers: [544 to 688 MB](https://github.com/NVIDIA/nccl/issues/964) for a process group on A100s, and [more than 3 GB](https://github.com/NVIDIA/nccl/issues/1685) for an all-to-all on eight H100s. The virtual GPU assumes 0.5 GiB.
 
 # %% name="real_oom"
 with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-4090-24gb"):

@@ -118,7 +118,7 @@ print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.s
 #
 # The transposed sum needs the same number of bytes but moves more. Memory delivers lines of contiguous bytes (64 on most CPUs; NVIDIA's GPUs read sectors of 32), and reading down a column uses one number from each line. By the time the next column needs the line, the cache has dropped it. (The cell measures only the time, not the bytes moved.) So the formula holds only for an operation that reads its tensors in the order in which they are stored.
 #
-# (If the spread is above 25%, another program is probably running on this machine, and all figures in this lab vary with it. Then the cell records no verdicts.)
+# (If the spread of a run is above 25%, another program is probably running on this machine, and all figures in this lab vary with it. Then the cell records no verdict on that run. The spread covers only the runs of this cell. If something slowed down the machine while the cell before it measured peak and bandwidth, this check does not see it: run both cells again before you trust a verdict.)
 #
 # ## 2 · The roofline
 #

@@ -509,7 +509,7 @@ said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="accumulate_explained"
-# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch: 12 MiB more than its quarter. The peak rises by less, partly because with a reduction for each micro-batch it already includes one block's unsharded gradients.
+# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds all gradients until the last micro-batch: 12 MiB more than its quarter. The peak rises by less. A likely reason, which the cell does not measure, is that with a reduction for each micro-batch the peak already includes one block's unsharded gradients.
 #
 # If there is room for all gradients, there may be room for all parameters, too. The last variant keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #
@@ -651,7 +651,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # %% [markdown] name="seventy_explained"
 # In pure BF16 the allocated tensors fit, at the cost of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[memory_profiling]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[memory_profiling]]) narrow the gap between allocated and reserved.
 #
-# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is about half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
+# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is about half a GiB. The rest is not sharded. In this plan, it consists of the checkpointed inputs of the layers (32 MiB each, counted as activations), the embedding and the output layer, the output layer's gradient, the gathered layer and its gradients, the next layer, which is already being gathered, and a flat copy of the previous layer's gradients, which is being reduced. More ranks do not reduce these. Tensor or sequence parallelism (labs [[#tensor_parallel]] and [[#tensor_parallel_in_practice]]) does.
 #
 # ### The program of one rank
 #

@@ -467,7 +467,7 @@ claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 # %% [markdown] name="memory_guess_text"
 # For N ranks that is **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks this hardly depends on N: it is close to six times the keys, or three times the keys and values.
 #
-# In BF16 training a rank sends more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
+# In BF16 training a rank sends more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V, unless attention runs in FP8: `AttnFuncWithCPAndKVP2P` in its `context_parallel.py`.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
 #
 # ### What a rank holds
 #

@@ -279,7 +279,7 @@ claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 # %% [markdown] name="ranks_explained"
 # The cell ran the mixtures on the joint batch, spread over the ranks. The loss and the gradients are those of one process, even if an expert, or every expert of a rank, gets no tokens (in the last row, two of the four ranks get none). A rank without rows still makes every call: an all-to-all waits for all ranks.
 #
-# Where does the host wait? To allocate `arrived`, your layer read the counts, and `grouped` reads them to split the rows. On a GPU each read is a host synchronization, in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP's low-latency kernels; its training kernels wait for the counts).
+# Where does the host wait? To allocate `arrived`, your layer read the counts, and `grouped` reads them to split the rows. On a GPU each read is a host synchronization, in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device and allocates for the worst case. In DeepEP, `dispatch` waits for the counts by default. With `do_cpu_sync=False` it does not wait, and allocates as if every rank sent all its tokens here. (In its first version, the training kernels waited, and only the low-latency kernels, made for inference, did not.)
 
 # %% [markdown] name="uneven_text"
 # ## 3 · How many bytes, and for whom

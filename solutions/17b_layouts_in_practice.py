@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | recognize layouts that a plan cannot tell apart; test rules of thumb, and name their conditions; weigh the memory that expert ranks save against their all-to-alls; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; export the layout to torchtitan |
-# | Time | 75 to 100 minutes; a good place to stop is after section 4 |
+# | After this you can | recognize layouts that a plan cannot tell apart; test rules of thumb, and name their conditions; weigh the memory that expert ranks save against their all-to-alls; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; name bytes that memory formulas forget; export the layout to torchtitan |
+# | Time | 85 to 110 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
 # | Before this | lab [[#choosing_a_layout]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]], [[#context_parallel]], [[#mixture_of_experts]] and [[#expert_parallel]] help |
@@ -40,6 +40,7 @@ from helpers.planner.config import RecipeError
 from helpers.planner.exports import export
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
+from helpers.planner.rows.line import read_line
 from helpers.planner.search.found import found_of
 from helpers.planner.search.names import name as name_of
 from helpers.planner.search.searched import Asked, searched
@@ -128,6 +129,109 @@ for (name, formula), ratio in over.items():
 
 # %% [markdown] name="forgetful_explained"
 # To a formula without activations and logits, recomputation costs time and saves nothing. So the search does not recompute, and its choice does not fit. Your formulas leave out some bytes, too, so leave room.
+#
+# ### Bytes that are easy to forget
+#
+# Which bytes do formulas leave out? To find out, compare a plan with a run whose peak has been published. One of Megatron-LM's functional tests trains a GPT with 7 billion parameters on eight A100s, and logs the allocated peak of its last pipeline rank ([published values](https://github.com/NVIDIA/Megatron-LM/blob/d98e8a64ddf34856e74b24714e3bedb2f5a39553/tests/functional_tests/test_cases/gpt/gpt3_7b_tp1_pp4_memory_speed/golden_values_dev_dgx_a100.json)). Each of the four pipeline ranks has eight chunks of one block. A micro-batch is one sequence of 8,192 tokens, and nothing is recomputed.
+#
+# The test keeps Megatron's default for **dropout**: 0.1. In each block, dropout zeroes a tenth of the attention weights, inside the fused attention kernel. It also zeroes a tenth of the numbers that attention and MLP add to the residual stream.
+#
+# **Predict.** By what percentage does the planned peak fall without dropout?
+
+# %% name="masks_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 6  # two masks of 1 byte: 2 of the 34 bytes per token and channel in the paper that lab 05b cites
+### END GUESS
+masks_guess = Prediction("7B on 8 A100s: without dropout, the peak falls by", my_guess, "%", difference=True)
+
+# %% name="masks"
+# A row describes a run as `python -m helpers plan --rows` reads it; what it leaves out is the framework's default.
+MEGATRON = {"framework": "megatron-lm", "gpus": 8, "zero": "zero1", "compile": False}
+MEGATRON |= {"wgrad_fusion": False, "deterministic": True}
+SIZES = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 16_384, "vocab": 131_200, "positions": 8192}
+SEVEN = MEGATRON | {"arch": SIZES | {"bias": True, "tied": False}, "gpu": "a100", "pipeline": 4, "virtual_stages": 8}
+SEVEN |= {"seq": 8192, "global_batch_size": 8}
+SEVEN_PUBLISHED = 60_489_064_448  # bytes
+
+
+def logged(row):
+    """Return the planned memory of the rank whose peak the framework logs."""
+    question = read_line(row)
+    return question.logged(plan_layout(question.layout, question.cluster))
+
+
+dropped, undropped = logged(SEVEN), logged(SEVEN | {"dropout": 0.0})
+masks_guess.reveal(100 * (1 - undropped.nbytes / dropped.nbytes), how="planned")
+for name, rank in (("with dropout", dropped), ("without", undropped)):
+    print(f"{name:13}planned {rank.nbytes / 1e9:.2f} GB, published {SEVEN_PUBLISHED / 1e9:.2f} GB:", end=" ")
+    print(f"{100 * (rank.nbytes / SEVEN_PUBLISHED - 1):+.2f}%")
+by_hand = dropped.in_flight * 2 * SIZES["hidden"] * SEVEN["seq"]  # two masks per block, one byte per number
+print(f"{dropped.in_flight} blocks in flight: their masks take {by_hand:,} bytes,", end=" ")
+print(f"and the plans differ by {dropped.nbytes - undropped.nbytes:,}")
+claims.figure("peak without dropout / published", "planned: 7B, 8 A100", undropped.nbytes / SEVEN_PUBLISHED, "x")
+claims.figure("peak with dropout / published", "planned: 7B, 8 A100", dropped.nbytes / SEVEN_PUBLISHED, "x")
+
+# %% [markdown] name="masks_explained"
+# The backward pass must drop the same numbers, so dropout saves a **mask**: one byte per number. Each block in flight has two masks of sequence × width, one for its attention and one for its MLP. The last rank has only eight blocks, but in an interleaved schedule a block holds the activations of several micro-batches at once. The attention weights need no mask here: the fused kernel saves the state of its random number generator, and draws the same numbers again.
+#
+# With the masks, the plan agrees with the published peak to well below 1%. The masks are a small share of the activations, and the peak also holds weights, gradients and optimizer state, so the peak falls by less than the activations do.
+#
+# If attention is *not* fused, its dropout saves a mask, too: one byte for each query, key and head. Another of Megatron's tests trains a small model with unfused attention ([published values](https://github.com/NVIDIA/Megatron-LM/blob/d98e8a64ddf34856e74b24714e3bedb2f5a39553/tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_fim_dataset/golden_values_dev_dgx_h100.json)): 12 blocks of width 512, 8 heads, and 4 sequences of 1,024 tokens per micro-batch. The planner always includes these masks, so the cell subtracts them.
+
+# %% name="scores"
+NARROW = {"layers": 12, "hidden": 512, "heads": 8, "vocab": 50_432, "positions": 1024, "bias": True, "tied": True}
+SMALL = MEGATRON | {"arch": NARROW, "gpu": "h100", "attention": "unfused"}
+SMALL |= {"seq": 1024, "micro_batch_size": 4, "global_batch_size": 32}
+SMALL_PUBLISHED = 4_702_430_720  # bytes
+small_peak = logged(SMALL).nbytes
+of_weights = 12 * 4 * 8 * 1024**2  # blocks x sequences x heads x tokens squared, one byte each
+of_stream = 12 * 2 * 4 * 1024 * 512  # blocks x 2 x sequences x tokens x width, one byte each
+for name, nbytes in (("planned", small_peak), ("without masks of attention weights", small_peak - of_weights)):
+    off = 100 * (nbytes / SMALL_PUBLISHED - 1)
+    print(f"{name:35}{nbytes / 1e9:.2f} GB, published {SMALL_PUBLISHED / 1e9:.2f} GB: {off:+.2f}%")
+print(f"masks: attention weights {human_bytes(of_weights)}, residual stream {human_bytes(of_stream)}")
+share = 100 * of_weights / SMALL_PUBLISHED
+claims.figure("masks of attention weights, share of the published peak", "12 blocks of width 512", share, "%")
+
+# %% [markdown] name="dummies_text"
+# These masks grow with the square of the sequence length, and here they are much larger than those of the residual stream. Unfused dropout also keeps a second copy of the attention weights: softmax needs the weights before dropout in its backward pass, and the matmul with the values needs those after it.
+#
+# The framework also holds tensors that your model does not define. With fused gradient accumulation (Megatron's default, which these two tests turn off), the matmul that computes a weight's gradient adds it to an FP32 buffer. Autograd still expects a gradient from the layer. So Transformer Engine, whose layers Megatron uses, returns a **dummy**: a tensor with the weight's shape and dtype, whose contents are not used. It allocates a dummy when it first needs one, and keeps it.
+#
+# SimuMax has measured 12 of Llama-3-70B's blocks under Megatron, with BF16 weights and sequences of 4,096 tokens, in two pipeline stages on eight B200s ([published values](https://github.com/MooreThreads/SimuMax/blob/4dcaae513ba7679d56c116a17cd4a691ec41e252/docs/b200/b200_release_v1.2_summary.json)).
+#
+# **Predict.** By what percentage does its planned peak fall without the dummies?
+
+# %% name="dummies_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 10  # one dummy per weight: 2 bytes, beside the weight's 2 and its gradient's 4, and activations
+### END GUESS
+dummies_guess = Prediction("12 blocks of 70B: without dummies, the peak falls by", my_guess, "%", difference=True)
+
+# %% name="dummies"
+WIDE = {"layers": 12, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28_672, "vocab": 128_256, "tied": False}
+TRIMMED = {"framework": "megatron-bridge", "arch": WIDE | {"gated": True}, "gpu": "b200", "gpus": 8, "pipeline": 2}
+TRIMMED |= {"seq": 4096, "gradient_accumulation_steps": 4, "precision": "bf16-amp", "sequence_parallel": False}
+TRIMMED_PUBLISHED = 66.55 * GiB  # the largest of all ranks
+full, bare = logged(TRIMMED), logged(TRIMMED | {"wgrad_fusion": False})
+dummies_guess.reveal(100 * (1 - bare.nbytes / full.nbytes), how="planned")
+for name, rank in (("with dummies", full), ("without", bare)):
+    print(f"{name:13}planned {rank.nbytes / GiB:.2f} GiB, published {TRIMMED_PUBLISHED / GiB:.2f} GiB:", end=" ")
+    print(f"{100 * (rank.nbytes / TRIMMED_PUBLISHED - 1):+.2f}%")
+shapes = {"q, k and v": 80 * 128, "output": 64 * 128, "gate and up": 2 * 28_672, "down": 28_672}  # each times 8,192
+by_hand = 2 * 8192 * sum(shapes.values())
+print(f"one dummy for each of {len(shapes)} shapes: {by_hand:,} bytes,", end=" ")
+print(f"and the plans differ by {full.nbytes - bare.nbytes:,}")
+subject = "planned: 12 blocks of 70B, 8 B200"
+claims.figure("peak without dummies / published", subject, bare.nbytes / TRIMMED_PUBLISHED, "x")
+claims.figure("peak with dummies / published", subject, full.nbytes / TRIMMED_PUBLISHED, "x")
+
+# %% [markdown] name="dummies_explained"
+# Transformer Engine keeps one dummy per distinct **shape** and dtype, not one per weight (`get_dummy_wgrad` in its `module/base.py`): the six blocks of a stage share four dummies. So the bytes of dummies depend on the width of the blocks and on the number of tensor ranks that divide the weights, but not on the number of blocks or tokens. Dummies matter most if a GPU has a few wide blocks, undivided, and few tokens.
+#
+# So before you rely on a formula to the last percent, ask what dropout saves, and which tensors the framework allocates for itself.
 #
 # ## 3 · Rules of thumb
 #
@@ -482,6 +586,7 @@ claims
 #
 # - A plan has a margin of error. Treat layouts that differ by less than that as equals, and take the one that is easiest to run.
 # - A search whose memory formula lacks a term can choose a layout that does not fit.
+# - Dropout saves masks, one byte per number. A framework can hold tensors of its own, such as one dummy gradient per shape of a weight.
 # - Without overlap, tensor ranks cost time even inside a node. Tensor and pipeline ranks can pay off where memory, too few sequences or a slow network limits sharding.
 # - A micro-batch has enough tokens if its computation takes at least as long as its gathers and reductions. The cluster determines this number of tokens, not the model.
 # - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
@@ -491,4 +596,4 @@ claims
 #
 # **Next.** [[Runs_that_survive]] is about what happens to such a run in its third week.
 #
-# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models* (*Chinchilla*); Tazi et al. 2025, *The Ultra-Scale Playbook*; torchtitan's documentation.
+# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models* (*Chinchilla*); Tazi et al. 2025, *The Ultra-Scale Playbook*; torchtitan's documentation; Megatron-LM at commit d98e8a6, `tests/functional_tests/test_cases/gpt` (golden values of two tests); SimuMax at commit 4dcaae5, `docs/b200`; Transformer Engine, `transformer_engine/pytorch/module/base.py`.

@@ -13,6 +13,7 @@ from helpers.planner.config import RecipeError
 from helpers.planner.exports import export
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
+from helpers.planner.rows.line import read_line
 from helpers.planner.search.found import found_of
 from helpers.planner.search.names import name as name_of
 from helpers.planner.search.searched import Asked, searched
