@@ -1,4 +1,4 @@
-"""The sizes of a decoder: all that a layout needs to know of a language model."""
+"""The sizes of a language model: all that a layout needs to know of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from ..config import RecipeError
 
 @dataclass(frozen=True)
 class Arch:
-    """A causal language model by its sizes.
+    """A language model by its sizes; it is causal unless it is `masked`.
 
     Attributes:
         layers, hidden, vocab: how many blocks, and the width of the residual stream and of the vocabulary.
@@ -26,6 +26,10 @@ class Arch:
         dense_layers: the first blocks, which have no experts.
         q_lora, kv_lora, rope_dim, value_dim: of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks of
             the compressed queries, keys and values, the rotated part of a head, and a value's size; 0 without it.
+        masked: whether it is an encoder that fills in masked words, as BERT: its attention looks both ways, and between
+            the last norm and the logits, which have a bias, come a dense layer and a norm more.
+        pairs: whether a masked model also classifies pairs of sentences: it has a table of token types, and a head on
+            the first token.
     """
 
     layers: int
@@ -50,6 +54,8 @@ class Arch:
     rope_dim: int = 0
     value_dim: int = 0
     qk_norm: bool = False
+    masked: bool = False
+    pairs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):

@@ -51,7 +51,7 @@ def parts(outs: list[Tensor], widths: list[int]) -> list[Tensor]:
 
 
 class Attention(nn.Module):
-    """Causal attention with grouped queries: this tensor rank's heads.
+    """Attention with grouped queries, causal unless the model is masked: this tensor rank's heads.
 
     Where there are fewer heads of keys and values than ranks, each rank keeps a copy of the head that it needs.
     """
@@ -62,6 +62,8 @@ class Attention(nn.Module):
         self.wires, self.layout = wires, layout
         self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
         self.head, self.rotates = arch.head_dim, not arch.positions
+        self.causal = not arch.masked
+        self.padded = arch.masked and not layout.own_modules
         self.widths = [heads * self.head for heads in (self.heads, self.kv_heads, self.kv_heads)]
         self.qkv = columns_of(layout, self.widths, arch.bias)
         self.out = linear(layout, self.widths[0], arch.hidden, arch.bias)
@@ -89,9 +91,14 @@ class Attention(nn.Module):
         if self.layout.attention == "eager":
             again = self.layout.recompute == "selective"
             wide = not self.layout.softmax_fusion
-            out = checkpoint(eager, q, k, v, wide, **_PLAINLY) if again else eager(q, k, v, wide)
+            out = (
+                checkpoint(eager, q, k, v, wide, self.padded, **_PLAINLY)
+                if again
+                else eager(q, k, v, wide, self.padded)
+            )
         else:
-            out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
+            ring = self.layout.context_method == "ring"
+            out = attend(q, k, v, self.wires.context, ring, self.causal)  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
         if self.layout.uses_transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
@@ -159,10 +166,13 @@ def attention_of(layout: Layout, wires: Wires) -> nn.Module:
     return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool) -> Tensor:
-    """Return causal attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank."""
+def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool, causal: bool = True) -> Tensor:
+    """Return attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank.
+
+    With several context ranks it is causal.
+    """
     if wire.size == 1:
-        return flash(q, k, v)
+        return flash(q, k, v, causal)
     if ring:
         return _Ring.apply(q, k, v, wire)
     q, k, v = (exchange(_repeated(t, wire.size), wire, 1, 2) for t in (q, k, v))  # all tokens, fewer heads
@@ -188,14 +198,17 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, wide: bool = False) -> Tensor:
+def eager(q: Tensor, k: Tensor, v: Tensor, wide: bool = False, padded: bool = False) -> Tensor:
     """Return attention with its scores in memory, and dropout on them; the mask is part of the softmax's kernel.
 
     A `wide` softmax is one of FP32 numbers that keeps its result in FP32, as Megatron's is where it is not fused
-    (`forward_torch_softmax` in its fused_softmax.py).
+    (`forward_torch_softmax` in its fused_softmax.py). Transformer Engine sets the rows of `padded` tokens to zero once
+    more, by a mask that it makes anew in each layer (`UnfusedDotProductAttention` in its backends.py).
     """
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
     shares = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1, torch.float32 if wide else None).to(q.dtype)
+    if padded:
+        shares = shares.masked_fill(torch.zeros(len(q), 1, q.shape[2], k.shape[2], dtype=torch.bool), 0.0)
     return torch.matmul(torch.native_dropout(shares, 0.1, True)[0], v)
 
 

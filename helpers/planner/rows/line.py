@@ -318,7 +318,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         layer_norm=bool(size("layer_norm", habits.layer_norm)),
         positions=_whole(size("positions", 2048 if habits.layer_norm else 0), "arch.positions", 0),
         experts=experts,
-        qk_norm=bool(sizes.get("qk_norm", False)),
+        **{name: bool(sizes.get(name, False)) for name in ("qk_norm", "masked", "pairs")},
         **optional,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from helpers import run_ranks
-from helpers.planner.layout import decoder
+from helpers.planner.layout import decoder, head
 from helpers.planner.layout.attention import Wires
 from helpers.planner.layout.decoder import Stage
 from helpers.planner.layout.parallelize import recompute
@@ -56,9 +56,9 @@ class VocabularyLoss(torch.autograd.Function):
         maximum = wire.all_reduce(wide.amax(-1), largest=True) if wire.size > 1 else wide.amax(-1)
         shares = wide - maximum.unsqueeze(-1)
         own = shares.gather(-1, words.local.unsqueeze(-1)).squeeze(-1) * words.mine
-        target = decoder._summed(own, wire)
+        target = head._summed(own, wire)
         shares = shares.exp()
-        total = decoder._summed(shares.sum(-1), wire)
+        total = head._summed(shares.sum(-1), wire)
         shares = shares / total.unsqueeze(-1)
         shares.scatter_add_(-1, words.local.unsqueeze(-1), -words.mine.unsqueeze(-1).to(shares.dtype))
         ctx.save_for_backward(shares)
@@ -78,7 +78,7 @@ def embed(self, ids):
 
 @contextlib.contextmanager
 def right_words():
-    right_loss = patch.object(decoder, "VocabularyLoss", VocabularyLoss)
+    right_loss = patch.object(head, "VocabularyLoss", VocabularyLoss)
     with cpu_kernels(), right_loss, patch.object(decoder.Embedding, "forward", embed):
         yield
 
