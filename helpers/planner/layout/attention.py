@@ -1,6 +1,7 @@
 """Attention on one rank: its heads of every sequence, or its tokens of every head."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,12 +91,8 @@ class Attention(nn.Module):
         q, k, v = self._as_kernels_want(q, k, v)
         if self.layout.attention == "eager":
             again = self.layout.recompute == "selective"
-            wide = not self.layout.softmax_fusion
-            out = (
-                checkpoint(eager, q, k, v, wide, self.padded, **_PLAINLY)
-                if again
-                else eager(q, k, v, wide, self.padded)
-            )
+            scored = partial(eager, wide=not self.layout.softmax_fusion, padded=self.padded)
+            out = checkpoint(scored, q, k, v, **_PLAINLY) if again else scored(q, k, v)
         else:
             ring = self.layout.context_method == "ring"
             out = attend(q, k, v, self.wires.context, ring, self.causal)  # (B, heads, S, head)
