@@ -34,7 +34,7 @@ _QUIET_WORDS = """
     use-mcore-models use-rope-scaling rope-scaling-factor
     tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
     transformer-impl use-flash-attn override-opt-param-scheduler override-opt_param-scheduler error-injection-* use-mup
-    mup-* vocab-extra-ids mask-prob short-seq-prob
+    mup-* vocab-extra-ids mask-prob short-seq-prob mtp-loss-scaling-factor
 """
 QUIET = frozenset(_QUIET_WORDS.split())
 _LAUNCHERS = (
@@ -128,10 +128,10 @@ def _named_stages(named: str) -> list[int]:
     """
     plain = re.sub(r"\(([^()]*)\)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), named.replace(",", ""))
     plain = re.sub(r"(\w)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), plain)
-    if "m" in plain:
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: multi-token prediction (m) is not planned.")
-    if not re.fullmatch(r"E[t|]*L", plain):
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: it must go from E over t and | to L.")
+    if not re.fullmatch(r"E[t|]*m*L", plain):
+        raise RecipeError(
+            f"--pipeline-model-parallel-layout {named}: it must go from E over t and | to L, with m beside L if at all."
+        )
     return [stage.count("t") for stage in plain.split("|")]
 
 

@@ -62,6 +62,7 @@ def arch_of_arguments(said: Said) -> dict[str, Any]:
         "bias": not said.flag("disable-bias-linear"),
         "layer_norm": said.text("normalization", default="LayerNorm") == "LayerNorm",
         "positions": said.number("max-position-embeddings", "seq-length") if learned else 0,
+        "further": said.number("mtp-num-layers"),
         "qk_norm": said.flag("qk-layernorm"),
         "masked": (masked := is_bert(said)),
         "pairs": masked and not said.flag("bert-no-binary-head"),
@@ -81,16 +82,16 @@ def _latent(said: Said) -> dict[str, int]:
     }
 
 
-def _experts(said: Said, ffn: int) -> dict[str, int]:
+def _experts(said: Said, ffn: int) -> dict[str, float]:
     inner = said.number("moe-ffn-hidden-size", default=ffn)
-    shared, rest = divmod(said.number("moe-shared-expert-intermediate-size"), max(1, inner))
+    shared = said.number("moe-shared-expert-intermediate-size") / max(1, inner)
     found = re.fullmatch(r"\(?(?:\[0\]\*(\d+)\+)?\[1\]\*\d+\)?", said.text("moe-layer-freq", default="([1]*1)"))
-    if rest or not found:
-        raise RecipeError("Experts must come after the dense blocks, and shared experts must be as wide as the others.")
+    if not found:
+        raise RecipeError(f"--moe-layer-freq {said.text('moe-layer-freq')}: experts must come after the dense blocks.")
     return {
         "experts": said.number("num-experts"),
         "experts_per_token": said.number("moe-router-topk", default=2),
         "moe_ffn": inner,
-        "shared_experts": shared,
+        "shared_experts": int(shared) if shared == int(shared) else shared,
         "dense_layers": int(found[1] or 0),
     }

@@ -1,6 +1,7 @@
 """Which of the known forms a file has, and what it says."""
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -137,15 +138,21 @@ def _is_trl(given: Mapping[str, Any]) -> bool:
 
 def read_arguments(given: Mapping[str, Any], gpus: int, form: str, gpu: str = "") -> Imported:
     """Return the run of Megatron-LM's arguments; where nobody says, as few nodes of eight GPUs as its ranks need."""
-    names = ("tensor", "pipeline")
-    sizes = [given.get(f"--{name}-model-parallel-size", 1) for name in names] + [
-        given.get("--context-parallel-size", 1)
-    ]
-    ranks = 1
-    for size in sizes:
-        ranks *= int(size) if str(size).isdecimal() else 1
+    ranks = _least_ranks(given)
     row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, gpu)
     return Imported(form, row, None, unknown, {} if gpus else {"gpus": row["gpus"]})
+
+
+def _least_ranks(given: Mapping[str, Any]) -> int:
+    """Return the fewest GPUs on which these arguments run: those of a stage are split once more among experts."""
+
+    def size(name: str, default: int = 1) -> int:
+        said = given.get(f"--{name}-parallel-size", default)
+        return max(1, int(said)) if str(said).isdecimal() else default
+
+    tensor = size("tensor-model")
+    experts = size("expert-model") * size("expert-tensor", tensor) if "--num-experts" in given else 1
+    return size("pipeline-model") * math.lcm(tensor * size("context"), experts)
 
 
 def _nested(overrides: Mapping[str, str]) -> dict[str, Any]:

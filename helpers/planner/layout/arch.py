@@ -21,13 +21,15 @@ class Arch:
         positions: rows of a learned table of positions; 0 rotates queries and keys instead.
         qk_norm: whether queries and keys are normed, head by head.
         experts, experts_per_token: of a mixture; 0 for a dense model.
-        shared_experts: experts that every token visits.
+        shared_experts: experts that every token visits; half a one is half as wide as the others.
         moe_ffn: width inside one expert.
         dense_layers: the first blocks, which have no experts.
         q_lora, kv_lora, rope_dim, value_dim: of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks of
             the compressed queries, keys and values, the rotated part of a head, and a value's size; 0 without it.
         masked: whether it is an encoder that fills in masked words, as BERT: its attention looks both ways, and between
             the last norm and the logits, which have a bias, come a dense layer and a norm more.
+        further: blocks after the last one that predict one token further each (DeepSeek-V3, arXiv 2412.19437): of the
+            embedding of the next token and the stream, by a layer that joins both, with the same logits and a loss.
         pairs: whether a masked model also classifies pairs of sentences: it has a table of token types, and a head on
             the first token.
     """
@@ -46,7 +48,7 @@ class Arch:
     positions: int = 0
     experts: int = 0
     experts_per_token: int = 0
-    shared_experts: int = 0
+    shared_experts: float = 0
     moe_ffn: int = 0
     dense_layers: int = 0
     q_lora: int = 0
@@ -56,6 +58,7 @@ class Arch:
     qk_norm: bool = False
     masked: bool = False
     pairs: bool = False
+    further: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
@@ -89,6 +92,11 @@ class Arch:
         return self.value_dim or self.head_dim
 
     @property
+    def shared_ffn(self) -> int:
+        """Width of what every token visits beside its experts."""
+        return int(self.shared_experts * self.moe_ffn)
+
+    @property
     def expert_parameters(self) -> int:
         """Parameters of one expert."""
         return self.hidden * self.moe_ffn * (3 if self.gated else 2)
@@ -98,17 +106,20 @@ class Arch:
         if not self.is_moe(layer):
             return self.attention_parameters + self.hidden * self.ffn * (3 if self.gated else 2)
         experts = (self.experts_per_token if active else self.experts) + self.shared_experts
-        return self.attention_parameters + experts * self.expert_parameters + self.hidden * self.experts
+        return self.attention_parameters + int(experts * self.expert_parameters) + self.hidden * self.experts
 
     def count(self, active: bool = False) -> int:
         """Return the parameters of the model; `active`: those that a token meets, in products."""
         blocks = sum(self.layer_parameters(layer, active) for layer in range(self.layers))
-        tables = self.hidden * self.vocab * (1 if self.tied or active else 2)
-        return blocks + tables + self.hidden * (2 * self.layers + 1) * (0 if active else 1)
+        blocks += self.further * (self.layer_parameters(self.layers - 1, active) + 2 * self.hidden**2)
+        tables = self.hidden * self.vocab * (1 + self.further if active else 1 if self.tied else 2)
+        norms = 2 * self.layers + 1 + 5 * self.further
+        return blocks + tables + self.hidden * norms * (0 if active else 1)
 
     def flops_per_token(self, seq: int) -> float:
-        """Return the FLOPs of forward and backward for a token: products, and the causal half of attention."""
-        attention = 3 * self.layers * self.heads * (self.head_dim + self.values) * seq
+        """Return the FLOPs of forward and backward for a token: products, and attention, causal of its half."""
+        pairs = (1 if self.masked else 0.5) * seq  # that a token attends to
+        attention = 6 * (self.layers + self.further) * self.heads * (self.head_dim + self.values) * pairs
         return 6.0 * self.count(active=True) + attention
 
 

@@ -127,6 +127,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         arch = layout.arch
         self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
+        self.eager = layout.attention == "eager"
         self.pads = not layout.uses_transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
@@ -150,7 +151,9 @@ class LatentAttention(nn.Module):
         plain, v = grown.split([arch.head_dim - arch.rope_dim, arch.value_dim], -1)
         shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
         k = torch.cat([plain, shared], -1)
-        if self.pads:
+        if self.eager:
+            out = eager(one_pass(q), k, v)
+        elif self.pads:
             padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
             out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
         else:

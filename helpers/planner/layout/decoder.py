@@ -13,6 +13,7 @@ from .gathered_experts import GatheredExperts
 from .head import Head
 from .kernels import Norm, activate, drop
 from .layout import Layout
+from .next_tokens import NextTokens
 from .wire import Wire, exchange, leave
 
 Marker = Callable[[str], None]
@@ -61,8 +62,7 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(shape))
         self.up = nn.Parameter(torch.empty(shape)) if arch.gated else None
         self.down = nn.Parameter(torch.empty(self.local, arch.moe_ffn, arch.hidden))
-        inner = arch.shared_experts * arch.moe_ffn
-        self.shared = Mlp(layout, wires.tensor, inner) if inner else None
+        self.shared = Mlp(layout, wires.tensor, arch.shared_ffn) if arch.shared_ffn else None
 
     def weights(self) -> list[nn.Parameter]:
         """Return the experts' parameters."""
@@ -158,10 +158,18 @@ class Stage(nn.Module):
         super().__init__()
         self.layout, self.mark = layout, lambda place: None
         first, last = ends
+        arch = layout.arch
         self.embedding = Embedding(layout, wires.tensor) if first else None
         self.blocks = nn.ModuleList(Block(layout, wires, layer) for layer in layers)
-        tied = self.embedding.table.weight if layout.arch.tied and self.embedding is not None else None
+        tied = self.embedding.table.weight if arch.tied and self.embedding is not None else None
         self.head = Head(layout, wires.tensor, tied) if last else None
+        further = arch.further if last else 0
+        self.further = nn.ModuleList(
+            NextTokens(layout, wires, Block(layout, wires, arch.layers - 1)) for _ in range(further)
+        )
+        self.again = self.embedding or Embedding(layout, wires.tensor) if further else None
+        if further and arch.tied:
+            self.again.table.weight = self.head.logits.weight
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
@@ -173,4 +181,18 @@ class Stage(nn.Module):
             x = block(x)
         last = len(self.blocks) - 1
         x = _Place.apply(x, self.mark, "post", f"layer {last}")
-        return x if self.head is None else self.head(x, labels)
+        if self.head is None:
+            return x
+        return self.head(x, labels) if self.again is None else self._further(self.head.norm(x), labels)
+
+    def _further(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of several tokens; x: (B, S, D), normed, or (B, S / tensor, D) where tokens are split.
+
+        The streams of all are joined before the first logits (`MultiTokenPredictionBlock.forward` in Megatron).
+        """
+        streams = [x]
+        for block in self.further:
+            streams.append(block(streams[-1], self.again(labels)))
+        first, *others = torch.cat(streams).chunk(len(streams))
+        loss = sum(self.head.loss(each, labels) for each in others)
+        return loss + self.head.loss(first, labels)

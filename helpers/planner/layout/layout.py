@@ -237,8 +237,12 @@ class Layout(ParallelConfig):
                 "megatron shards the optimizer's state: use zero1, or engine torchtitan for zero3.",
             ),
             (
-                self.attention == "eager" and (self.context > 1 or bool(arch.kv_lora)),
-                "Eager attention is not planned with context ranks or latent attention.",
+                self.attention == "eager" and self.context > 1,
+                "Eager attention is not planned with context ranks.",
+            ),
+            (
+                self.attention == "eager" and bool(arch.kv_lora) and self.recompute == "selective",
+                "Eager latent attention is not planned with selective recomputation.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
         ]

@@ -81,7 +81,7 @@ def recompute(stage: Stage, layout: Layout) -> None:
     how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "determinism_check": "none"}
     if layout.recompute == "selective":
         how["context_fn"] = _keep_products
-    for block in list(stage.blocks)[:: layout.recompute_every]:
+    for block in [*list(stage.blocks)[:: layout.recompute_every], *(each.block for each in stage.further)]:
         block.forward = partial(checkpoint, block.forward, **how)
 
 

@@ -103,8 +103,11 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     arch, ranks = layout.arch, layout.tensor
     gates = 2 if arch.gated else 1
     shapes = _latent_shapes(layout) if arch.kv_lora else _attention_shapes(layout)
-    inner = [arch.ffn // ranks] if kind.dense else []
-    inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_experts * arch.moe_ffn // ranks] if kind.mixed else []
+    further = kind.last and arch.further > 0
+    mixes = further and arch.is_moe(arch.layers - 1)
+    inner = [arch.ffn // ranks] if kind.dense or (further and not mixes) else []
+    inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_ffn // ranks] if kind.mixed or mixes else []
+    shapes |= {(arch.hidden // ranks, 2 * arch.hidden)} if further else set()
     for width in filter(None, inner):
         shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
     return shapes

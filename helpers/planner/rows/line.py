@@ -297,6 +297,8 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
     wanted = (*_OF_LATENT, *(_OF_EXPERTS if experts else ()))
     optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in wanted}
+    if experts:
+        optional["shared_experts"] = _shared(sizes.get("shared_experts") or 0)
     ffn = number("ffn", _round(8 * hidden / 3, 256) if gated else 4 * hidden)
     if experts:
         optional["moe_ffn"] = optional["moe_ffn"] or ffn
@@ -323,8 +325,19 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     )
 
 
-_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim")
-_OF_EXPERTS = ("experts_per_token", "shared_experts", "moe_ffn", "dense_layers")
+_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim", "further")
+_OF_EXPERTS = ("experts_per_token", "moe_ffn", "dense_layers")
+
+
+def _shared(said: Any) -> float:
+    """Return how many experts every token visits: also a part of one.
+
+    Raises:
+        RecipeError: it is no number, or negative.
+    """
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said < 1e6:
+        raise RecipeError(f"arch.shared_experts is {said!r}; it must be a number of at least 0.")
+    return said
 
 
 def _round(value: float, multiple: int) -> int:
