@@ -22,7 +22,6 @@ from .published import write_between
 
 MARKS = "<!-- golden: python -m tests.planner.megatron_golden FILE --write writes this -->", "<!-- /golden -->"
 NO_DECODERS = {
-    "t5": "encoder-decoders",
     "hybrid": "state-space layers",
     "nemotron": "state-space layers",
     "multimodal": "models of images and text",

@@ -56,17 +56,17 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
         RecipeError: sizes are missing, or are no numbers.
     """
     said = Said({str(name).lstrip("-").replace("_", "-"): value for name, value in given.items()})
-    for name, words in (("encoder-num-layers", "an encoder-decoder"), ("hybrid-layer-pattern", "state-space layers")):
-        if name in said:
-            raise RecipeError(f"--{name}: this trains {words}, which are not planned.")
-    for name in ("num-layers", "hidden-size", "num-attention-heads"):
+    if "hybrid-layer-pattern" in said:
+        raise RecipeError("--hybrid-layer-pattern: this trains state-space layers, which are not planned.")
+    layers = "decoder-num-layers" if "encoder-num-layers" in said else "num-layers"
+    for name in (layers, "hidden-size", "num-attention-heads"):
         if name not in said:
             raise RecipeError(f"--{name} is missing: a model's sizes are its layers, width and heads.")
     row = {"framework": "megatron-lm", "arch": arch_of_arguments(said), "gpu": gpu, "gpus": gpus}
     row |= ranks_of(said, row["arch"]["layers"]) | step_of(said)
     dispatch = _dispatch(said, row)  # a dense model may say it, too
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
-    if row["arch"]["masked"] and row["transformer_impl"] != "local":
+    if (row["arch"]["masked"] or row["arch"]["encoder_layers"]) and row["transformer_impl"] != "local":
         row["attention_mask"] = False  # of (B, S), but for Megatron's own layers
     if not (said.number("vocab-size") or vocabulary_of(said)):
         unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
@@ -178,7 +178,8 @@ def step_of(said: Said) -> dict[str, Any]:
     return {
         "micro_batch_size": said.number("micro-batch-size", default=1),
         "global_batch_size": said.number("global-batch-size") or None,
-        "seq": said.number("seq-length"),
+        "seq": said.number("seq-length", "encoder-seq-length"),
+        "target_seq": said.number("decoder-seq-length"),
         "precision": "fp8" if eight else sixteen,
         "checkpointing": said.text("recompute-granularity", default="none"),
         "attention": "unfused" if local else attention,

@@ -20,7 +20,9 @@ ASSUMED_WORDS = 131072  # of a tokenizer whose name does not tell
 def is_bert(said: Said) -> bool:
     """Return whether the arguments train BERT: they name its script's option, its tokenizer, or its data."""
     names = ("tokenizer-type", "vocab-file", "data-path")
-    return "bert-no-binary-head" in said or any("bert" in said.text(name).lower() for name in names)
+    return "encoder-num-layers" not in said and (
+        "bert-no-binary-head" in said or any("bert" in said.text(name).lower() for name in names)
+    )
 
 
 def vocabulary_of(said: Said) -> int:
@@ -50,7 +52,8 @@ def arch_of_arguments(said: Said) -> dict[str, Any]:
     learned = said.text("position-embedding-type", default="learned_absolute") == "learned_absolute"
     inner = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     return {
-        "layers": said.number("num-layers"),
+        "layers": said.number("num-layers", "decoder-num-layers"),
+        "encoder_layers": said.number("encoder-num-layers"),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": kv_heads,

@@ -63,7 +63,7 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
     trainer = trainer_of(text)
     if trainer:
         return read_megatron_swift(text) if trainer == "megatron" else read_swift(text, folder)
-    if "--num-layers" in arguments:
+    if {"--num-layers", "--encoder-num-layers"} & set(arguments):
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
         gpus, gpu = headed(text)
         return read_arguments(arguments, gpus_of(text) or gpus, form, gpu)

@@ -8,7 +8,7 @@ from ..config import RecipeError
 
 @dataclass(frozen=True)
 class Arch:
-    """A language model by its sizes; it is causal unless it is `masked`.
+    """A language model by its sizes: a decoder, unless it is `masked` or has `encoder_layers`.
 
     Attributes:
         layers, hidden, vocab: how many blocks, and the width of the residual stream and of the vocabulary.
@@ -28,6 +28,8 @@ class Arch:
             the compressed queries, keys and values, the rotated part of a head, and a value's size; 0 without it.
         masked: whether it is an encoder that fills in masked words, as BERT: its attention looks both ways, and between
             the last norm and the logits, which have a bias, come a dense layer and a norm more.
+        encoder_layers: blocks of an encoder-decoder, as T5, that read its input both ways; its `layers`, the decoder's,
+            also attend to what these return. Both read one embedding; the logits have a bias where they share it.
         further: blocks after the last one that predict one token further each (DeepSeek-V3, arXiv 2412.19437): of the
             embedding of the next token and the stream, by a layer that joins both, with the same logits and a loss.
         pairs: whether a masked model also classifies pairs of sentences: it has a table of token types, and a head on
@@ -58,6 +60,7 @@ class Arch:
     qk_norm: bool = False
     masked: bool = False
     pairs: bool = False
+    encoder_layers: int = 0
     further: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +77,15 @@ class Arch:
     def is_moe(self, layer: int) -> bool:
         """Return whether block `layer` has experts."""
         return self.experts > 0 and layer >= self.dense_layers
+
+    @property
+    def first_blocks(self) -> int:
+        """Blocks that are unlike those after them: without experts, or of an encoder."""
+        return self.dense_layers if self.experts else self.encoder_layers
+
+    def is_second(self, layer: int) -> bool:
+        """Return whether block `layer` of all, those of an encoder before the others, is unlike the first."""
+        return self.is_moe(layer) or 0 < self.encoder_layers <= layer
 
     @property
     def attention_parameters(self) -> int:
@@ -111,16 +123,32 @@ class Arch:
     def count(self, active: bool = False) -> int:
         """Return the parameters of the model; `active`: those that a token meets, in products."""
         blocks = sum(self.layer_parameters(layer, active) for layer in range(self.layers))
+        if self.encoder_layers:
+            blocks += self.encoder_layers * self.layer_parameters(0) + self.layers * self.attention_parameters
         blocks += self.further * (self.layer_parameters(self.layers - 1, active) + 2 * self.hidden**2)
         tables = self.hidden * self.vocab * (1 + self.further if active else 1 if self.tied else 2)
         norms = 2 * self.layers + 1 + 5 * self.further
+        norms += self.layers + 2 * self.encoder_layers + 1 if self.encoder_layers else 0
         return blocks + tables + self.hidden * norms * (0 if active else 1)
 
-    def flops_per_token(self, seq: int) -> float:
-        """Return the FLOPs of forward and backward for a token: products, and attention, causal of its half."""
+    def flops_per_token(self, seq: int, target: int = 0) -> float:
+        """Return the FLOPs of forward and backward for a token: products, and attention, causal of its half.
+
+        Of an encoder-decoder for a token that it reads; for each `seq` of these it writes `target`, or as many.
+        """
+        if self.encoder_layers:
+            return self._flops_of_pair(seq, target or seq) / seq
         pairs = (1 if self.masked else 0.5) * seq  # that a token attends to
         attention = 6 * (self.layers + self.further) * self.heads * (self.head_dim + self.values) * pairs
         return 6.0 * self.count(active=True) + attention
+
+    def _flops_of_pair(self, read: int, written: int) -> float:
+        """Return the FLOPs of forward and backward for a sequence that an encoder reads and one that is written."""
+        block, keys = self.layer_parameters(0), 2 * self.hidden * self.kv_heads * self.head_dim
+        products = (self.encoder_layers * block + self.layers * keys) * read
+        products += (self.layers * (block + self.attention_parameters - keys) + self.hidden * self.vocab) * written
+        pairs = self.encoder_layers * read**2 + self.layers * (written / 2 + read) * written
+        return 6.0 * (products + self.heads * (self.head_dim + self.values) * pairs)
 
 
 def arch_of_config(name: str, config: Any) -> Arch:

@@ -52,19 +52,17 @@ def parts(outs: list[Tensor], widths: list[int]) -> list[Tensor]:
 
 
 class Attention(nn.Module):
-    """Attention with grouped queries, causal unless the model is masked: this tensor rank's heads.
+    """Attention with grouped queries: this tensor rank's heads.
 
     Where there are fewer heads of keys and values than ranks, each rank keeps a copy of the head that it needs.
     """
 
-    def __init__(self, layout: Layout, wires: Wires) -> None:
+    def __init__(self, layout: Layout, wires: Wires, causal: bool = True) -> None:
         super().__init__()
         arch = layout.arch
-        self.wires, self.layout = wires, layout
+        self.wires, self.layout, self.causal = wires, layout, causal
         self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
         self.head, self.rotates = arch.head_dim, not arch.positions
-        self.causal = not arch.masked
-        self.padded = arch.masked and not layout.own_modules
         self.widths = [heads * self.head for heads in (self.heads, self.kv_heads, self.kv_heads)]
         self.qkv = columns_of(layout, self.widths, arch.bias)
         self.out = linear(layout, self.widths[0], arch.hidden, arch.bias)
@@ -90,9 +88,7 @@ class Attention(nn.Module):
             q, k = one_pass(q), one_pass(k)
         q, k, v = self._as_kernels_want(q, k, v)
         if self.layout.attention == "eager":
-            again = self.layout.recompute == "selective"
-            scored = partial(eager, wide=not self.layout.softmax_fusion, padded=self.padded)
-            out = checkpoint(scored, q, k, v, **_PLAINLY) if again else scored(q, k, v)
+            out = scored(self.layout, q, k, v, not self.causal)
         else:
             ring = self.layout.context_method == "ring"
             out = attend(q, k, v, self.wires.context, ring, self.causal)  # (B, heads, S, head)
@@ -152,7 +148,7 @@ class LatentAttention(nn.Module):
         shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
         k = torch.cat([plain, shared], -1)
         if self.eager:
-            out = eager(one_pass(q), k, v)
+            out = scored(self.layout, one_pass(q), k, v)
         elif self.pads:
             padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
             out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
@@ -161,9 +157,18 @@ class LatentAttention(nn.Module):
         return leave(self.out(out.transpose(1, 2).flatten(2)), self.wires.tensor, self.by_tokens)
 
 
-def attention_of(layout: Layout, wires: Wires) -> nn.Module:
+def attention_of(layout: Layout, wires: Wires, causal: bool = True) -> nn.Module:
     """Return the attention of a layout's blocks."""
-    return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires)
+    return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires, causal)
+
+
+def scored(layout: Layout, q: Tensor, k: Tensor, v: Tensor, padded: bool = False) -> Tensor:
+    """Return `eager` attention as a layout has it, which selective recomputation computes again.
+
+    That tokens may be `padded` costs memory in Transformer Engine alone.
+    """
+    run = partial(eager, wide=not layout.softmax_fusion, padded=padded and not layout.own_modules)
+    return checkpoint(run, q, k, v, **_PLAINLY) if layout.recompute == "selective" else run(q, k, v)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool, causal: bool = True) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column, columns_of, parts
+from .cross_attention import CrossAttention
 from .gathered_experts import GatheredExperts
 from .head import Head
 from .kernels import Norm, activate, drop
@@ -91,7 +92,7 @@ class Block(nn.Module):
         super().__init__()
         arch, self.dropout = layout.arch, layout.dropout
         self.attention_norm = Norm(arch.hidden, arch.layer_norm)
-        self.attention = attention_of(layout, wires)
+        self.attention = attention_of(layout, wires, not arch.masked and layer >= arch.encoder_layers)
         self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
         experts = GatheredExperts if layout.dispatcher == "all-gather" else Experts
         self.mlp = experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
@@ -99,6 +100,21 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
         x = x + drop(self.attention(self.attention_norm(x)), self.dropout)
+        return x + drop(self.mlp(self.mlp_norm(x)), self.dropout)
+
+
+class CrossBlock(Block):
+    """A block whose tokens, between attention and perceptron, also attend to those that an encoder has read."""
+
+    def __init__(self, layout: Layout, wires: Wires, layer: int) -> None:
+        super().__init__(layout, wires, layer)
+        self.cross_norm = Norm(layout.arch.hidden, layout.arch.layer_norm)
+        self.cross = CrossAttention(layout, wires)
+
+    def forward(self, x: Tensor, read: Tensor) -> Tensor:
+        """x, read: (B, S, D) with an S of their own, or its part of a tensor rank; the result is like x."""
+        x = x + drop(self.attention(self.attention_norm(x)), self.dropout)
+        x = x + drop(self.cross(self.cross_norm(x), read), self.dropout)
         return x + drop(self.mlp(self.mlp_norm(x)), self.dropout)
 
 
@@ -160,7 +176,11 @@ class Stage(nn.Module):
         first, last = ends
         arch = layout.arch
         self.embedding = Embedding(layout, wires.tensor) if first else None
-        self.blocks = nn.ModuleList(Block(layout, wires, layer) for layer in layers)
+        crosses = [0 < arch.encoder_layers <= layer for layer in layers]
+        self.blocks = nn.ModuleList(
+            (CrossBlock if cross else Block)(layout, wires, layer) for cross, layer in zip(crosses, layers, strict=True)
+        )
+        self.encoder_norm = Norm(arch.hidden, arch.layer_norm) if arch.encoder_layers else None
         tied = self.embedding.table.weight if arch.tied and self.embedding is not None else None
         self.head = Head(layout, wires.tensor, tied) if last else None
         further = arch.further if last else 0
@@ -172,13 +192,19 @@ class Stage(nn.Module):
             self.again.table.weight = self.head.logits.weight
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
-        """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
+        """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last.
+
+        The decoder of an encoder-decoder reads as many tokens as there are labels, which are by one token ahead.
+        """
         x = x if self.embedding is None else self.embedding(x)
         if self.layout.lora_rank and self.embedding is not None:
             x.requires_grad_()  # the table is not trained; PEFT's `enable_input_require_grads` does the same
+        read: tuple[Tensor, ...] = ()  # by an encoder
         for at, block in enumerate(self.blocks):
+            if isinstance(block, CrossBlock) and not read:
+                read, x = (self.encoder_norm(x),), self.embedding(labels)
             x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
-            x = block(x)
+            x = block(x, *read)
         last = len(self.blocks) - 1
         x = _Place.apply(x, self.mark, "post", f"layer {last}")
         if self.head is None:

@@ -27,7 +27,8 @@ class Head(nn.Module):
         self.masked = MaskedHead(layout, wire) if arch.masked else None
         self.whole = layout.plain_ends and layout.pipeline > 1
         words = arch.vocab if self.whole else -(-arch.vocab // wire.size)
-        self.logits = nn.Linear(arch.hidden, words, bias=arch.masked)
+        bias = arch.masked or (arch.encoder_layers > 0 and arch.tied)
+        self.logits = nn.Linear(arch.hidden, words, bias=bias)
         if table is not None:
             self.logits.weight = table
 

@@ -108,6 +108,8 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     inner = [arch.ffn // ranks] if kind.dense or (further and not mixes) else []
     inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_ffn // ranks] if kind.mixed or mixes else []
     shapes |= {(arch.hidden // ranks, 2 * arch.hidden)} if further else set()
+    wide = arch.heads * arch.head_dim // ranks
+    shapes |= {(wide, arch.hidden), (2 * wide, arch.hidden)} if arch.encoder_layers else set()
     for width in filter(None, inner):
         shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
     return shapes
@@ -225,7 +227,7 @@ class _Training:
 
     def _forward(self) -> None:
         layout, size = self.layout, self.layout.micro_batch_size
-        labels = torch.zeros(size, layout.local_seq, dtype=torch.long) if self.kind.last else None
+        labels = torch.zeros(size, layout.target_seq or layout.local_seq, dtype=torch.long) if self.kind.last else None
         if self.kind.first:
             x = torch.zeros(size, layout.local_seq, dtype=torch.long)
         else:

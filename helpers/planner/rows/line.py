@@ -243,6 +243,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "deterministic": (deterministic := bool(read("deterministic", False, note=False))),
         "large_workspace": bool(read("large_workspace", deterministic, note=False)),
         "softmax_fusion": bool(read("softmax_fusion", True, note=False)),
+        "target_seq": _whole(read("target_seq", 0, note=False), "target_seq", 0),
         "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
 
@@ -325,7 +326,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     )
 
 
-_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim", "further")
+_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim", "encoder_layers", "further")
 _OF_EXPERTS = ("experts_per_token", "moe_ffn", "dense_layers")
 
 
