@@ -66,6 +66,8 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
     row |= ranks_of(said, row["arch"]["layers"]) | step_of(said)
     dispatch = _dispatch(said, row)  # a dense model may say it, too
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
+    if set(re.findall(r"\w+", said.text("recompute-modules"))) - {"core_attn"}:
+        unknown.append(f"recompute-modules {said.text('recompute-modules')}")
     if (row["arch"]["masked"] or row["arch"]["encoder_layers"]) and row["transformer_impl"] != "local":
         row["attention_mask"] = False  # of (B, S), but for Megatron's own layers
     if not (said.number("vocab-size") or vocabulary_of(said)):
@@ -181,7 +183,7 @@ def step_of(said: Said) -> dict[str, Any]:
         "seq": said.number("seq-length", "encoder-seq-length"),
         "target_seq": said.number("decoder-seq-length"),
         "precision": "fp8" if eight else sixteen,
-        "checkpointing": said.text("recompute-granularity", default="none"),
+        "checkpointing": "none" if _spares_attention(said) else said.text("recompute-granularity", default="none"),
         "attention": "unfused" if local else attention,
         "transformer_impl": "local" if local else "transformer_engine",
         "fused_loss": said.flag("cross-entropy-loss-fusion") and _implementation(said),
@@ -194,6 +196,12 @@ def step_of(said: Said) -> dict[str, Any]:
         "wide_gradients": wide,
         "deferred_logits": (said.number("wgrad-deferral-limit") or -1) if deferred else 0,
     }
+
+
+def _spares_attention(said: Said) -> bool:
+    """Return whether what is recomputed is named, and attention is not among it."""
+    modules = said.text("recompute-modules")
+    return said.text("recompute-granularity") == "selective" and bool(modules) and "core_attn" not in modules
 
 
 def _implementation(said: Said) -> str:

@@ -101,8 +101,10 @@ def _load_yaml(text: str) -> Any:
 
 def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
     """Return the run of a file of names and values, whose form its names tell."""
-    if isinstance(given.get("MODEL_ARGS"), Mapping):
-        return read_arguments(given["MODEL_ARGS"], 0, "a functional test of Megatron-LM")
+    if "MODEL_ARGS" in given:
+        return _functional_test(given["MODEL_ARGS"])
+    if {"NUM_TIMED_ITERS", "BATCH_SIZES"} <= set(given):
+        raise RecipeError("NUM_TIMED_ITERS: this file measures how fast a model generates, and trains nothing.")
     if {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(given):
         return hugging_face.read_deepspeed(given)
     if "base_model" in given:
@@ -141,6 +143,19 @@ def read_arguments(given: Mapping[str, Any], gpus: int, form: str, gpu: str = ""
     ranks = _least_ranks(given)
     row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, gpu)
     return Imported(form, row, None, unknown, {} if gpus else {"gpus": row["gpus"]})
+
+
+def _functional_test(arguments: Any) -> Imported:
+    """Return the run of a functional test of Megatron-LM.
+
+    Raises:
+        RecipeError: it has no arguments of a model.
+    """
+    if not isinstance(arguments, Mapping):
+        raise RecipeError("MODEL_ARGS has no arguments: this test trains nothing.")
+    if not any(str(name).startswith("-") for name in arguments):
+        raise RecipeError("MODEL_ARGS overrides a recipe of NeMo that this file does not name: its sizes are unknown.")
+    return read_arguments(arguments, 0, "a functional test of Megatron-LM")
 
 
 def _least_ranks(given: Mapping[str, Any]) -> int:

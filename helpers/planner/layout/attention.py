@@ -122,8 +122,8 @@ class LatentAttention(nn.Module):
     def __init__(self, layout: Layout, wires: Wires) -> None:
         super().__init__()
         arch = layout.arch
-        self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
-        self.eager = layout.attention == "eager"
+        self.wires, self.layout = wires, layout
+        self.by_tokens, self.ring = layout.splits_tokens, layout.context_method == "ring"
         self.pads = not layout.uses_transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
@@ -147,7 +147,7 @@ class LatentAttention(nn.Module):
         plain, v = grown.split([arch.head_dim - arch.rope_dim, arch.value_dim], -1)
         shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
         k = torch.cat([plain, shared], -1)
-        if self.eager:
+        if self.layout.attention == "eager":
             out = scored(self.layout, one_pass(q), k, v)
         elif self.pads:
             padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
