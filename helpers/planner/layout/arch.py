@@ -126,6 +126,7 @@ class Arch:
         if self.encoder_layers:
             blocks += self.encoder_layers * self.layer_parameters(0) + self.layers * self.attention_parameters
         blocks += self.further * (self.layer_parameters(self.layers - 1, active) + 2 * self.hidden**2)
+        blocks += self.hidden**2 * (self.masked + (self.pairs and not active))  # before the logits; of a first token
         tables = self.hidden * self.vocab * (1 + self.further if active else 1 if self.tied else 2)
         norms = 2 * self.layers + 1 + 5 * self.further
         norms += self.layers + 2 * self.encoder_layers + 1 if self.encoder_layers else 0

@@ -32,8 +32,13 @@ CASES = {
     "tokens, megatron": layout(replace(DENSE, layers=2), tensor=2, **MEGATRON, packed=True, **FP32),
     "all-to-all": layout(replace(GROUPED, layers=2), context=2, context_method="all-to-all", **FP32),
     "latent": layout(replace(LATENT, layers=2), tensor=2, sequence_parallel=False, **FP32),
+    "masked": layout(replace(DENSE, layers=2, masked=True), tensor=2, sequence_parallel=False, **MEGATRON, **FP32),
+    "encoder-decoder": layout(
+        replace(DENSE, layers=2, encoder_layers=2), tensor=2, sequence_parallel=False, **MEGATRON, **FP32
+    ),
+    "further": layout(replace(DENSE, layers=2, further=2), tensor=2, sequence_parallel=False, **MEGATRON, **FP32),
 }
-COLUMNS, ROWS = ("qkv.", "inner.", "logits.", "q_up.", "kv_up.", "table."), ("out.", "down.")
+COLUMNS, ROWS = ("qkv.", "inner.", "logits.", "q_up.", "kv_up.", "table.", "q.", "kv.", "both."), ("out.", "down.")
 TOGETHER = {"qkv.": 3, "inner.": 2}  # layers, here of equal widths, that are one where they are packed
 
 
@@ -84,7 +89,7 @@ def right_words():
 
 
 def stage_of(case, wires):
-    stage = Stage(case, wires, list(range(case.arch.layers)), (True, True))
+    stage = Stage(case, wires, list(range(case.arch.encoder_layers + case.arch.layers)), (True, True))
     recompute(stage, case)
     return stage
 
@@ -129,11 +134,12 @@ def work(case, weights, ids):
 
 def alone(case):
     """Weights, ids, and the loss and gradients of a process that has all of it."""
-    whole = replace(case, tensor=1, context=1, engine="torchtitan", packed=False)
+    decodes = not (case.arch.masked or case.arch.encoder_layers or case.arch.further)
+    whole = replace(case, tensor=1, context=1, engine="torchtitan" if decodes else case.engine, packed=False)
     nothing = Meter()
     torch.manual_seed(0)
     ids = torch.randint(0, case.arch.vocab, (1, case.seq))
-    with cpu_kernels():
+    with right_words():
         stage = stage_of(whole, Wires(*(Wire(name, 1, nothing) for name in ("tensor", "context", "expert"))))
         for name, parameter in stage.named_parameters():
             nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.1)
