@@ -73,9 +73,25 @@ def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
                 training.run([LAST] if alone else names)
                 places = trace.places(layout.lora_rank > 0)
                 lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else []
+                if layout.zero == "none" and layout.arch.encoder_layers:  # decoders were validated without
+                    lives = _weight_by_weight(lives, training)
                 if alone:
                     places, lives = _alike(places, lives, names)
                 return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
+
+
+def _weight_by_weight(lives: Sequence[Life], training: "_Training") -> list[Life]:
+    """Return the lives of a stage whose optimizer, which has one vector here, has a tensor for each weight.
+
+    So Megatron's has where its state is not sharded (`Float16OptimizerWithFloat16Params` in its optimizer.py).
+    """
+    vector = Life(training.own[0].nbytes, None, None)
+    others = list(lives)
+    for _ in ("copy", "first moment", "second moment"):
+        others.remove(vector)
+    sizes = [4 * weight.numel() for weight in training.trained]
+    moments = [size for size in sizes for _ in range(2)]
+    return [*(Life(size, None, None) for size in (*sizes, *moments)), *others]
 
 
 def _alike(
