@@ -83,6 +83,10 @@ class Arch:
         """Blocks that are unlike those after them: without experts, or of an encoder."""
         return self.dense_layers if self.experts else self.encoder_layers
 
+    def is_causal(self, layer: int) -> bool:
+        """Return whether tokens attend to no later ones in block `layer` of all, those of an encoder first."""
+        return not (self.masked or (self.encoder_layers and layer < self.encoder_layers))
+
     def is_second(self, layer: int) -> bool:
         """Return whether block `layer` of all, those of an encoder before the others, is unlike the first."""
         return self.is_moe(layer) or 0 < self.encoder_layers <= layer

@@ -92,7 +92,7 @@ class Block(nn.Module):
         super().__init__()
         arch, self.dropout = layout.arch, layout.dropout
         self.attention_norm = Norm(arch.hidden, arch.layer_norm)
-        self.attention = attention_of(layout, wires, not arch.masked and layer >= arch.encoder_layers)
+        self.attention = attention_of(layout, wires, arch.is_causal(layer))
         self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
         experts = GatheredExperts if layout.dispatcher == "all-gather" else Experts
         self.mlp = experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
