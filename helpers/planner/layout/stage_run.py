@@ -91,7 +91,7 @@ def _weight_by_weight(lives: Sequence[Life], training: "_Training") -> list[Life
         others.remove(vector)
     sizes = [4 * weight.numel() for weight in training.trained]
     moments = [size for size in sizes for _ in range(2)]
-    return [*(Life(size, None, None) for size in (*sizes, *moments)), *others]
+    return [*others, *(Life(size, None, None) for size in (*sizes, *moments))]
 
 
 def _alike(
