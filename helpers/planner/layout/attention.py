@@ -90,8 +90,8 @@ class Attention(nn.Module):
         if self.layout.attention == "eager":
             out = scored(self.layout, q, k, v, not self.causal)
         else:
-            ring = self.layout.context_method == "ring"
-            out = attend(q, k, v, self.wires.context, ring, self.causal)  # (B, heads, S, head)
+            method = self.layout.context_method if self.causal else BOTH_WAYS
+            out = attend(q, k, v, self.wires.context, method)  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
         if self.layout.uses_transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
@@ -123,7 +123,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         arch = layout.arch
         self.wires, self.layout = wires, layout
-        self.by_tokens, self.ring = layout.splits_tokens, layout.context_method == "ring"
+        self.by_tokens = layout.splits_tokens
         self.pads = not layout.uses_transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
@@ -151,7 +151,8 @@ class LatentAttention(nn.Module):
             out = scored(self.layout, one_pass(q), k, v)
         elif self.pads:
             padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
-            out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
+            method = self.layout.context_method
+            out = attend(one_pass(q), k, padded, self.wires.context, method)[..., : arch.value_dim]
         else:
             out = cudnn(*(t.transpose(1, 2).contiguous().transpose(1, 2) for t in (one_pass(q), k, one_pass(v))))
         return leave(self.out(out.transpose(1, 2).flatten(2)), self.wires.tensor, self.by_tokens)
@@ -171,14 +172,17 @@ def scored(layout: Layout, q: Tensor, k: Tensor, v: Tensor, padded: bool = False
     return checkpoint(run, q, k, v, **_PLAINLY) if layout.recompute == "selective" else run(q, k, v)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool, causal: bool = True) -> Tensor:
-    """Return attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank.
+BOTH_WAYS = "both ways"  # on one context rank
 
-    With several context ranks it is causal.
+
+def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, method: str) -> Tensor:
+    """Return causal attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank.
+
+    `method` is of context ranks, or `BOTH_WAYS` for attention that is not causal.
     """
     if wire.size == 1:
-        return flash(q, k, v, causal)
-    if ring:
+        return flash(q, k, v, method != BOTH_WAYS)
+    if method == "ring":
         return _Ring.apply(q, k, v, wire)
     q, k, v = (exchange(_repeated(t, wire.size), wire, 1, 2) for t in (q, k, v))  # all tokens, fewer heads
     return exchange(flash(q, k, v), wire, 2, 1)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from .adapters import linear
-from .attention import Wires, attend, column, columns_of, parts, scored
+from .attention import BOTH_WAYS, Wires, attend, column, columns_of, parts, scored
 from .layout import Layout
 from .wire import leave
 
@@ -32,5 +32,5 @@ class CrossAttention(nn.Module):
         if layout.attention == "eager":
             out = scored(layout, q, k, v, True)
         else:
-            out = attend(q, k, v, self.wires.context, False, False)
+            out = attend(q, k, v, self.wires.context, BOTH_WAYS)
         return leave(self.out(out.transpose(1, 2).flatten(2)), wire, layout.splits_tokens)
