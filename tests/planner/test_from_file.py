@@ -174,6 +174,55 @@ torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py "${MODEL_ARGS[@]}" --bf16 --use-dis
   --bf16: true
   --my-own: 3
 """,
+    "bert.yaml": """MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 256
+  --num-attention-heads: 4
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 512
+  --vocab-file: ${DATA_PATH}/bert-vocab.txt
+  --attention-backend: unfused
+  --bf16: true
+  --my-own: 3
+""",
+    "t5.yaml": """MODEL_ARGS:
+  --encoder-num-layers: 3
+  --decoder-num-layers: 3
+  --hidden-size: 256
+  --num-attention-heads: 4
+  --encoder-seq-length: 512
+  --decoder-seq-length: 128
+  --max-position-embeddings: 512
+  --tokenizer-type: BertWordPieceCase
+  --vocab-extra-ids: 100
+  --micro-batch-size: 2
+  --global-batch-size: 16
+  --transformer-impl: local
+  --bf16: true
+  --my-own: 3
+""",
+    "mtp.yaml": """MODEL_ARGS:
+  --num-layers: 5
+  --pipeline-model-parallel-size: 2
+  --pipeline-model-parallel-layout: Et*3|ttmL
+  --mtp-num-layers: 1
+  --mtp-loss-scaling-factor: 0.1
+  --hidden-size: 256
+  --num-attention-heads: 4
+  --num-experts: 4
+  --moe-layer-freq: ([0]*2+[1]*3)
+  --moe-ffn-hidden-size: 512
+  --moe-shared-expert-intermediate-size: 256
+  --moe-token-dispatcher-type: alltoall
+  --disable-bias-linear: true
+  --untie-embeddings-and-output-weights: true
+  --position-embedding-type: rope
+  --seq-length: 512
+  --global-batch-size: 16
+  --bf16: true
+  --my-own: 3
+""",
     "nemo.yaml": """trainer: {num_nodes: 2, devices: 8, precision: bf16}
 model:
   num_layers: 32
@@ -229,6 +278,9 @@ my_own: 3
 READ = {
     "llama.sh": {"gpus": 16, "tensor": 4, "micro_batch_size": 2, "global_batch_size": 64, "zero": "zero1"},
     "test.yaml": {"micro_batch_size": 4, "global_batch_size": 32, "seq": 1024, "precision": "bf16-amp"},
+    "bert.yaml": {"seq": 512, "attention": "unfused", "attention_mask": False},
+    "t5.yaml": {"seq": 512, "target_seq": 128, "transformer_impl": "local", "attention_mask": True},
+    "mtp.yaml": {"pipeline": 2, "stage_sizes": [3, 2], "gpus": 8},
     "nemo.yaml": {"gpus": 16, "tensor": 4, "seq": 2048, "zero": "zero1", "precision": "bf16-amp"},
     "titan.toml": {"tensor": 2, "micro_batch_size": 2, "seq": 8192, "checkpointing": "selective"},
     "axolotl.yaml": {"model": "llama-3.2-1b", "quantize": "nf4-dq", "lora_rank": 32, "optimizer": "adamw-8bit"},
@@ -246,6 +298,26 @@ def test_a_file_is_read_and_what_is_not_understood_is_named(tmp_path, name):
     assert [each.rpartition(".")[2].replace("_", "-") for each in found.unknown] == ["my-own"]
     values = found.row if found.row is not None else found.options
     assert {key: values[key] for key in READ[name]} == READ[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("bert.yaml", {"layers": 4, "masked": True, "pairs": True, "vocab": 30592, "tied": True}),
+        ("t5.yaml", {"layers": 3, "encoder_layers": 3, "masked": False, "vocab": 29184, "positions": 512}),
+        ("mtp.yaml", {"layers": 5, "further": 1, "shared_experts": 0.5, "dense_layers": 2, "shared_ffn": 256}),
+    ],
+)
+def test_models_of_megatron_that_are_not_plain_decoders_are_planned(tmp_path, name, sizes):
+    path = tmp_path / name
+    path.write_text(FILES_AS_PEOPLE_WRITE_THEM[name], encoding="utf-8")
+    row = read_file(str(path)).row | {"gpu": "a100"}
+    arch = read_line(row).layout.arch
+    assert {field: getattr(arch, field) for field in sizes} == sizes
+    answer = rows_answer(row)
+    assert answer["error"] is None
+    assert answer["peak_allocated_bytes"] > 16 * arch.count() // row["pipeline"]
+    assert 0 < answer["mfu"] < answer["hfu"] * 1.01 < 1
 
 
 def test_a_misspelt_key_is_named_with_the_one_that_was_meant():
@@ -287,7 +359,11 @@ def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):
         ("a.yaml", "{model: {encoder: 8}, trainer: {devices: 2}}", "NeMo's model.num_layers is missing"),
         ("a.sh", "x --num-layers many --hidden-size 8 --num-attention-heads 2", "must be a whole number"),
         ("a.yaml", "MODEL_ARGS: {--num-layers: 2}", "--hidden-size is missing"),
-        ("a.yaml", "MODEL_ARGS: {--encoder-num-layers: 2}", "an encoder-decoder"),
+        ("a.yaml", "MODEL_ARGS: {--encoder-num-layers: 2}", "--decoder-num-layers is missing"),
+        ("a.yaml", "MODEL_ARGS: {--hybrid-layer-pattern: M*}", "state-space layers"),
+        ("a.yaml", "MODEL_ARGS:", "this test trains nothing"),
+        ("a.yaml", "MODEL_ARGS: {trainer.max_steps: 50}", "a recipe of NeMo that this file does not name"),
+        ("a.yaml", "{MODEL: x, BATCH_SIZES: [1], NUM_TIMED_ITERS: 5}", "trains nothing"),
         ("a.json", '{"zero_optimization": {"stage": 7}}', "DeepSpeed has 0 to 3"),
         ("a.toml", "", "no names with values"),
         ("train.py", "import torch", "use `python -m helpers dry-run`"),

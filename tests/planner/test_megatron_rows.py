@@ -108,9 +108,10 @@ def test_stages_have_the_blocks_that_the_arguments_give_them():
     assert sizes(**twice, decoder_first_pipeline_num_layers="4") == [2] * 8
     assert sizes(**twice, **ends | {"decoder_last_pipeline_num_layers": "2"}) == [1, 3, 3, 1, 1, 3, 3, 1]
     assert sizes(pipeline_model_parallel_layout="Et*2|(t*3|)*2t*4L") == [2, 3, 3, 4]
+    assert sizes(pipeline_model_parallel_layout="Et*4|(t*4|)*2mL", mtp_num_layers="1") == [4, 4, 4, 0]
     for arguments, words in (
         ({"decoder_first_pipeline_num_layers": "1"}, "cannot be divided"),
-        ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*3mL"}, "multi-token prediction"),
+        ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3m|t*3L"}, "with m beside L"),
         ({"pipeline_model_parallel_layout": "t*3|Et*3|t*3|t*3L"}, "go from E"),
         ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*2L"}, "a sum of 12 layers"),
         ({"pipeline_model_parallel_layout": "Et*999999999999|t*3L"}, "go from E"),

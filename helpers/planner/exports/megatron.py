@@ -165,8 +165,7 @@ def _experts(arch: Arch) -> list[str]:
         "--moe-grouped-gemm",
         "--moe-token-dispatcher-type alltoall",
     ]
-    shared = arch.shared_experts * arch.moe_ffn
-    return lines + ([f"--moe-shared-expert-intermediate-size {shared}"] if shared else [])
+    return lines + ([f"--moe-shared-expert-intermediate-size {arch.shared_ffn}"] if arch.shared_ffn else [])
 
 
 def _layout(layout: Layout) -> list[str]:

@@ -86,7 +86,7 @@ def _model(arch: Arch) -> Fields:
             "model.moe_token_dispatcher_type": "alltoall",
         }
     if arch.shared_experts:
-        fields["model.moe_shared_expert_intermediate_size"] = arch.shared_experts * arch.moe_ffn
+        fields["model.moe_shared_expert_intermediate_size"] = arch.shared_ffn
     return fields
 
 

@@ -4,13 +4,12 @@ An argument decides bytes, and becomes a field of the row; or it does not (`QUIE
 named. `tests/planner/megatron_golden.py` plans Megatron-LM's own functional tests by it.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import RecipeError
-from .names import catalog_name
+from .megatron_arch import ASSUMED_WORDS, arch_of_arguments, vocabulary_of
 from .said import Said
 
 # Data, logs, checkpoints, learning rates: neither the tensors of a step nor their sizes depend on them.
@@ -35,11 +34,9 @@ _QUIET_WORDS = """
     use-mcore-models use-rope-scaling rope-scaling-factor
     tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
     transformer-impl use-flash-attn override-opt-param-scheduler override-opt_param-scheduler error-injection-* use-mup
-    mup-*
+    mup-* vocab-extra-ids mask-prob short-seq-prob mtp-loss-scaling-factor
 """
 QUIET = frozenset(_QUIET_WORDS.split())
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-ASSUMED_WORDS = 131072  # of a tokenizer whose name does not tell
 _LAUNCHERS = (
     "nproc-per-node",
     "nnodes",
@@ -59,19 +56,21 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
         RecipeError: sizes are missing, or are no numbers.
     """
     said = Said({str(name).lstrip("-").replace("_", "-"): value for name, value in given.items()})
-    for name, words in (("encoder-num-layers", "an encoder-decoder"), ("hybrid-layer-pattern", "state-space layers")):
-        if name in said:
-            raise RecipeError(f"--{name}: this trains {words}; only decoders are planned.")
-    for name in ("num-layers", "hidden-size", "num-attention-heads"):
+    if "hybrid-layer-pattern" in said:
+        raise RecipeError("--hybrid-layer-pattern: this trains state-space layers, which are not planned.")
+    layers = "decoder-num-layers" if "encoder-num-layers" in said else "num-layers"
+    for name in (layers, "hidden-size", "num-attention-heads"):
         if name not in said:
             raise RecipeError(f"--{name} is missing: a model's sizes are its layers, width and heads.")
-    if any("bert" in said.text(name).lower() for name in ("tokenizer-type", "vocab-file", "data-path")):
-        raise RecipeError("This trains BERT; only decoders are planned.")
-    row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
+    row = {"framework": "megatron-lm", "arch": arch_of_arguments(said), "gpu": gpu, "gpus": gpus}
     row |= ranks_of(said, row["arch"]["layers"]) | step_of(said)
     dispatch = _dispatch(said, row)  # a dense model may say it, too
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
-    if not (said.number("vocab-size") or _vocabulary(said)):
+    if set(re.findall(r"\w+", said.text("recompute-modules"))) - {"core_attn"}:
+        unknown.append(f"recompute-modules {said.text('recompute-modules')}")
+    if (row["arch"]["masked"] or row["arch"]["encoder_layers"]) and row["transformer_impl"] != "local":
+        row["attention_mask"] = False  # of (B, S), but for Megatron's own layers
+    if not (said.number("vocab-size") or vocabulary_of(said)):
         unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
     if row["arch"].get("experts"):
         unknown += dispatch.pop("unknown")
@@ -88,72 +87,6 @@ def _dispatch(said: Said, row: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "allgather" and not row["arch"].get("shared_experts") and not row["arch"]["bias"]:
         return {"dispatcher": kind, "expert_tensor": split, "grouped_experts": grouped, "unknown": []}
     return {"unknown": [f"expert-tensor-parallel-size {split}: experts are planned whole"] if split > 1 else []}
-
-
-def _vocabulary(said: Said) -> int:
-    """Return how many tokens the tokenizer has; 0 where its name does not tell."""
-    kind = said.text("tokenizer-type", default="GPT2BPETokenizer")
-    if kind in VOCABULARIES:
-        return VOCABULARIES[kind]
-    known = catalog_name(said.text("tokenizer-model")) or catalog_name(kind)
-    if not known:
-        return 0
-    from ..catalog.configs import CONFIGS
-
-    return int(CONFIGS[known].sizes.get("vocab_size", 0)) if known in CONFIGS else 0
-
-
-def _arch(said: Said) -> dict[str, Any]:
-    hidden, heads, gated = said.number("hidden-size"), said.number("num-attention-heads"), said.flag("swiglu")
-    words = said.number("vocab-size") or _vocabulary(said) or ASSUMED_WORDS
-    tensor = said.number("tensor-model-parallel-size", default=1)
-    multiple = said.number("make-vocab-size-divisible-by", default=128) * tensor
-    kv_heads = said.number("num-query-groups", default=heads) if said.flag("group-query-attention") else heads
-    learned = said.text("position-embedding-type", default="learned_absolute") == "learned_absolute"
-    inner = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    return {
-        "layers": said.number("num-layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": said.number("kv-channels", default=hidden // max(1, heads)),
-        "ffn": said.number("ffn-hidden-size", default=inner),
-        "vocab": math.ceil(words / multiple) * multiple,
-        "gated": gated,
-        "tied": not said.flag("untie-embeddings-and-output-weights"),
-        "bias": not said.flag("disable-bias-linear"),
-        "layer_norm": said.text("normalization", default="LayerNorm") == "LayerNorm",
-        "positions": said.number("max-position-embeddings", "seq-length") if learned else 0,
-        "qk_norm": said.flag("qk-layernorm"),
-        **(_latent(said) if said.flag("multi-latent-attention") else {}),
-        **(_experts(said, said.number("ffn-hidden-size", default=inner)) if "num-experts" in said else {}),
-    }
-
-
-def _latent(said: Said) -> dict[str, int]:
-    rotated = said.number("qk-pos-emb-head-dim", default=64)
-    return {
-        "head_dim": said.number("qk-head-dim", default=128) + rotated,
-        "rope_dim": rotated,
-        "value_dim": said.number("v-head-dim", default=128),
-        "q_lora": said.number("q-lora-rank"),
-        "kv_lora": said.number("kv-lora-rank", default=512),
-    }
-
-
-def _experts(said: Said, ffn: int) -> dict[str, int]:
-    inner = said.number("moe-ffn-hidden-size", default=ffn)
-    shared, rest = divmod(said.number("moe-shared-expert-intermediate-size"), max(1, inner))
-    found = re.fullmatch(r"\(?(?:\[0\]\*(\d+)\+)?\[1\]\*\d+\)?", said.text("moe-layer-freq", default="([1]*1)"))
-    if rest or not found:
-        raise RecipeError("Experts must come after the dense blocks, and shared experts must be as wide as the others.")
-    return {
-        "experts": said.number("num-experts"),
-        "experts_per_token": said.number("moe-router-topk", default=2),
-        "moe_ffn": inner,
-        "shared_experts": shared,
-        "dense_layers": int(found[1] or 0),
-    }
 
 
 def ranks_of(said: Said, layers: int) -> dict[str, Any]:
@@ -197,10 +130,10 @@ def _named_stages(named: str) -> list[int]:
     """
     plain = re.sub(r"\(([^()]*)\)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), named.replace(",", ""))
     plain = re.sub(r"(\w)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), plain)
-    if "m" in plain:
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: multi-token prediction (m) is not planned.")
-    if not re.fullmatch(r"E[t|]*L", plain):
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: it must go from E over t and | to L.")
+    if not re.fullmatch(r"E[t|]*m*L", plain):
+        raise RecipeError(
+            f"--pipeline-model-parallel-layout {named}: it must go from E over t and | to L, with m beside L if at all."
+        )
     return [stage.count("t") for stage in plain.split("|")]
 
 
@@ -240,16 +173,17 @@ def step_of(said: Said) -> dict[str, Any]:
     _check_recomputed(said)
     sixteen = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
     eight = "fp8-format" in said or "fp8" in said
-    local = said.text("transformer-impl") == "local"
+    local = "local" in (said.text("transformer-impl"), said.text("spec"))
     attention = said.text("attention-backend", default="fused").replace("auto", "fused")
     deferred = said.flag("defer-embedding-wgrad-compute")
     wide = said.flag("accumulate-allreduce-grads-in-fp32") or not said.flag("fp16")
     return {
         "micro_batch_size": said.number("micro-batch-size", default=1),
         "global_batch_size": said.number("global-batch-size") or None,
-        "seq": said.number("seq-length"),
+        "seq": said.number("seq-length", "encoder-seq-length"),
+        "target_seq": said.number("decoder-seq-length"),
         "precision": "fp8" if eight else sixteen,
-        "checkpointing": said.text("recompute-granularity", default="none"),
+        "checkpointing": "none" if _spares_attention(said) else said.text("recompute-granularity", default="none"),
         "attention": "unfused" if local else attention,
         "transformer_impl": "local" if local else "transformer_engine",
         "fused_loss": said.flag("cross-entropy-loss-fusion") and _implementation(said),
@@ -262,6 +196,12 @@ def step_of(said: Said) -> dict[str, Any]:
         "wide_gradients": wide,
         "deferred_logits": (said.number("wgrad-deferral-limit") or -1) if deferred else 0,
     }
+
+
+def _spares_attention(said: Said) -> bool:
+    """Return whether what is recomputed is named, and attention is not among it."""
+    modules = said.text("recompute-modules")
+    return said.text("recompute-granularity") == "selective" and bool(modules) and "core_attn" not in modules
 
 
 def _implementation(said: Said) -> str:

@@ -1,6 +1,7 @@
 """Which of the known forms a file has, and what it says."""
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -62,7 +63,7 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
     trainer = trainer_of(text)
     if trainer:
         return read_megatron_swift(text) if trainer == "megatron" else read_swift(text, folder)
-    if "--num-layers" in arguments:
+    if {"--num-layers", "--encoder-num-layers"} & set(arguments):
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
         gpus, gpu = headed(text)
         return read_arguments(arguments, gpus_of(text) or gpus, form, gpu)
@@ -100,8 +101,10 @@ def _load_yaml(text: str) -> Any:
 
 def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
     """Return the run of a file of names and values, whose form its names tell."""
-    if isinstance(given.get("MODEL_ARGS"), Mapping):
-        return read_arguments(given["MODEL_ARGS"], 0, "a functional test of Megatron-LM")
+    if "MODEL_ARGS" in given:
+        return _functional_test(given["MODEL_ARGS"])
+    if {"NUM_TIMED_ITERS", "BATCH_SIZES"} <= set(given):
+        raise RecipeError("NUM_TIMED_ITERS: this file measures how fast a model generates, and trains nothing.")
     if {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(given):
         return hugging_face.read_deepspeed(given)
     if "base_model" in given:
@@ -137,15 +140,34 @@ def _is_trl(given: Mapping[str, Any]) -> bool:
 
 def read_arguments(given: Mapping[str, Any], gpus: int, form: str, gpu: str = "") -> Imported:
     """Return the run of Megatron-LM's arguments; where nobody says, as few nodes of eight GPUs as its ranks need."""
-    names = ("tensor", "pipeline")
-    sizes = [given.get(f"--{name}-model-parallel-size", 1) for name in names] + [
-        given.get("--context-parallel-size", 1)
-    ]
-    ranks = 1
-    for size in sizes:
-        ranks *= int(size) if str(size).isdecimal() else 1
+    ranks = _least_ranks(given)
     row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, gpu)
     return Imported(form, row, None, unknown, {} if gpus else {"gpus": row["gpus"]})
+
+
+def _functional_test(arguments: Any) -> Imported:
+    """Return the run of a functional test of Megatron-LM.
+
+    Raises:
+        RecipeError: it has no arguments of a model.
+    """
+    if not isinstance(arguments, Mapping):
+        raise RecipeError("MODEL_ARGS has no arguments: this test trains nothing.")
+    if not any(str(name).startswith("-") for name in arguments):
+        raise RecipeError("MODEL_ARGS overrides a recipe of NeMo that this file does not name: its sizes are unknown.")
+    return read_arguments(arguments, 0, "a functional test of Megatron-LM")
+
+
+def _least_ranks(given: Mapping[str, Any]) -> int:
+    """Return the fewest GPUs on which these arguments run: those of a stage are split once more among experts."""
+
+    def size(name: str, default: int = 1) -> int:
+        said = given.get(f"--{name}-parallel-size", default)
+        return max(1, int(said)) if str(said).isdecimal() else default
+
+    tensor = size("tensor-model")
+    experts = size("expert-model") * size("expert-tensor", tensor) if "--num-experts" in given else 1
+    return size("pipeline-model") * math.lcm(tensor * size("context"), experts)
 
 
 def _nested(overrides: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Attention on one rank: its heads of every sequence, or its tokens of every head."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,15 +52,15 @@ def parts(outs: list[Tensor], widths: list[int]) -> list[Tensor]:
 
 
 class Attention(nn.Module):
-    """Causal attention with grouped queries: this tensor rank's heads.
+    """Attention with grouped queries: this tensor rank's heads.
 
     Where there are fewer heads of keys and values than ranks, each rank keeps a copy of the head that it needs.
     """
 
-    def __init__(self, layout: Layout, wires: Wires) -> None:
+    def __init__(self, layout: Layout, wires: Wires, causal: bool = True) -> None:
         super().__init__()
         arch = layout.arch
-        self.wires, self.layout = wires, layout
+        self.wires, self.layout, self.causal = wires, layout, causal
         self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
         self.head, self.rotates = arch.head_dim, not arch.positions
         self.widths = [heads * self.head for heads in (self.heads, self.kv_heads, self.kv_heads)]
@@ -87,11 +88,10 @@ class Attention(nn.Module):
             q, k = one_pass(q), one_pass(k)
         q, k, v = self._as_kernels_want(q, k, v)
         if self.layout.attention == "eager":
-            again = self.layout.recompute == "selective"
-            wide = not self.layout.softmax_fusion
-            out = checkpoint(eager, q, k, v, wide, **_PLAINLY) if again else eager(q, k, v, wide)
+            out = scored(self.layout, q, k, v, not self.causal)
         else:
-            out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
+            method = self.layout.context_method if self.causal else BOTH_WAYS
+            out = attend(q, k, v, self.wires.context, method)  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
         if self.layout.uses_transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
@@ -122,7 +122,8 @@ class LatentAttention(nn.Module):
     def __init__(self, layout: Layout, wires: Wires) -> None:
         super().__init__()
         arch = layout.arch
-        self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
+        self.wires, self.layout = wires, layout
+        self.by_tokens = layout.splits_tokens
         self.pads = not layout.uses_transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
@@ -146,24 +147,42 @@ class LatentAttention(nn.Module):
         plain, v = grown.split([arch.head_dim - arch.rope_dim, arch.value_dim], -1)
         shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
         k = torch.cat([plain, shared], -1)
-        if self.pads:
+        if self.layout.attention == "eager":
+            out = scored(self.layout, one_pass(q), k, v)
+        elif self.pads:
             padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
-            out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
+            method = self.layout.context_method
+            out = attend(one_pass(q), k, padded, self.wires.context, method)[..., : arch.value_dim]
         else:
             out = cudnn(*(t.transpose(1, 2).contiguous().transpose(1, 2) for t in (one_pass(q), k, one_pass(v))))
         return leave(self.out(out.transpose(1, 2).flatten(2)), self.wires.tensor, self.by_tokens)
 
 
-def attention_of(layout: Layout, wires: Wires) -> nn.Module:
+def attention_of(layout: Layout, wires: Wires, causal: bool = True) -> nn.Module:
     """Return the attention of a layout's blocks."""
-    return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires)
+    return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires, causal)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool) -> Tensor:
-    """Return causal attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank."""
+def scored(layout: Layout, q: Tensor, k: Tensor, v: Tensor, padded: bool = False) -> Tensor:
+    """Return `eager` attention as a layout has it, which selective recomputation computes again.
+
+    That tokens may be `padded` costs memory in Transformer Engine alone.
+    """
+    run = partial(eager, wide=not layout.softmax_fusion, padded=padded and not layout.own_modules)
+    return checkpoint(run, q, k, v, **_PLAINLY) if layout.recompute == "selective" else run(q, k, v)
+
+
+BOTH_WAYS = "both ways"  # on one context rank
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, method: str) -> Tensor:
+    """Return causal attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank.
+
+    `method` is of context ranks, or `BOTH_WAYS` for attention that is not causal.
+    """
     if wire.size == 1:
-        return flash(q, k, v)
-    if ring:
+        return flash(q, k, v, method != BOTH_WAYS)
+    if method == "ring":
         return _Ring.apply(q, k, v, wire)
     q, k, v = (exchange(_repeated(t, wire.size), wire, 1, 2) for t in (q, k, v))  # all tokens, fewer heads
     return exchange(flash(q, k, v), wire, 2, 1)
@@ -188,14 +207,17 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, wide: bool = False) -> Tensor:
+def eager(q: Tensor, k: Tensor, v: Tensor, wide: bool = False, padded: bool = False) -> Tensor:
     """Return attention with its scores in memory, and dropout on them; the mask is part of the softmax's kernel.
 
     A `wide` softmax is one of FP32 numbers that keeps its result in FP32, as Megatron's is where it is not fused
-    (`forward_torch_softmax` in its fused_softmax.py).
+    (`forward_torch_softmax` in its fused_softmax.py). Transformer Engine sets the rows of `padded` tokens to zero once
+    more, by a mask that it makes anew in each layer (`UnfusedDotProductAttention` in its backends.py).
     """
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
     shares = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1, torch.float32 if wide else None).to(q.dtype)
+    if padded:
+        shares = shares.masked_fill(torch.zeros(len(q), 1, q.shape[2], k.shape[2], dtype=torch.bool), 0.0)
     return torch.matmul(torch.native_dropout(shares, 0.1, True)[0], v)
 
 

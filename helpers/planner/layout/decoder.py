@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column, columns_of, parts
+from .cross_attention import CrossAttention
 from .gathered_experts import GatheredExperts
-from .kernels import Norm, activate, drop, fused_loss
+from .head import Head
+from .kernels import Norm, activate, drop
 from .layout import Layout
-from .wire import Wire, exchange, join, leave
+from .next_tokens import NextTokens
+from .wire import Wire, exchange, leave
 
 Marker = Callable[[str], None]
 """Hears where in the stage the program is: "layer 3 forward", and the like."""
@@ -60,8 +63,7 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(shape))
         self.up = nn.Parameter(torch.empty(shape)) if arch.gated else None
         self.down = nn.Parameter(torch.empty(self.local, arch.moe_ffn, arch.hidden))
-        inner = arch.shared_experts * arch.moe_ffn
-        self.shared = Mlp(layout, wires.tensor, inner) if inner else None
+        self.shared = Mlp(layout, wires.tensor, arch.shared_ffn) if arch.shared_ffn else None
 
     def weights(self) -> list[nn.Parameter]:
         """Return the experts' parameters."""
@@ -90,7 +92,7 @@ class Block(nn.Module):
         super().__init__()
         arch, self.dropout = layout.arch, layout.dropout
         self.attention_norm = Norm(arch.hidden, arch.layer_norm)
-        self.attention = attention_of(layout, wires)
+        self.attention = attention_of(layout, wires, arch.is_causal(layer))
         self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
         experts = GatheredExperts if layout.dispatcher == "all-gather" else Experts
         self.mlp = experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
@@ -98,6 +100,21 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
         x = x + drop(self.attention(self.attention_norm(x)), self.dropout)
+        return x + drop(self.mlp(self.mlp_norm(x)), self.dropout)
+
+
+class CrossBlock(Block):
+    """A block whose tokens, between attention and perceptron, also attend to those that an encoder has read."""
+
+    def __init__(self, layout: Layout, wires: Wires, layer: int) -> None:
+        super().__init__(layout, wires, layer)
+        self.cross_norm = Norm(layout.arch.hidden, layout.arch.layer_norm)
+        self.cross = CrossAttention(layout, wires)
+
+    def forward(self, x: Tensor, read: Tensor) -> Tensor:
+        """x, read: (B, S, D) with an S of their own, or its part of a tensor rank; the result is like x."""
+        x = x + drop(self.attention(self.attention_norm(x)), self.dropout)
+        x = x + drop(self.cross(self.cross_norm(x), read), self.dropout)
         return x + drop(self.mlp(self.mlp_norm(x)), self.dropout)
 
 
@@ -114,6 +131,7 @@ class Embedding(nn.Module):
         self.dropout = layout.dropout
         self.table = nn.Embedding(arch.vocab if self.whole else -(-arch.vocab // wire.size), arch.hidden)
         self.positions = nn.Embedding(max(arch.positions, layout.seq), arch.hidden) if arch.positions else None
+        self.types = nn.Embedding(2, arch.hidden) if arch.pairs else None
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids: (B, S). Returns (B, S, D), or (B, S / tensor, D) where tokens are split."""
@@ -122,123 +140,9 @@ class Embedding(nn.Module):
             x = leave(x, self.wire, self.by_tokens)
         elif self.by_tokens:
             x = x[:, : x.shape[1] // self.wire.size]
-        x = x if self.positions is None else x + self.positions(ids[:, : x.shape[1]])
+        for table in (self.positions, self.types):
+            x = x if table is None else x + table(ids[:, : x.shape[1]])
         return drop(x, self.dropout)
-
-
-class Head(nn.Module):
-    """The last norm, the logits of this tensor rank's words, and the loss.
-
-    Whole rows of logits are nowhere but in a layout with `plain_ends`.
-    """
-
-    def __init__(self, layout: Layout, wire: Wire, table: nn.Parameter | None = None) -> None:
-        super().__init__()
-        arch = layout.arch
-        self.wire, self.layout = wire, layout
-        self.norm = Norm(arch.hidden, arch.layer_norm)
-        self.whole = layout.plain_ends and layout.pipeline > 1
-        self.logits = nn.Linear(arch.hidden, arch.vocab if self.whole else -(-arch.vocab // wire.size), bias=False)
-        if table is not None:
-            self.logits.weight = table
-
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; labels: (B, S). Returns the mean loss."""
-        if self.layout.plain_ends:
-            return self._plain_loss(self.norm(x), labels)
-        (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
-        if self.wire.size > 1 or self.layout.engine == "megatron":
-            if self.layout.loss == "te":
-                return KernelVocabularyLoss.apply(logits, labels, self.wire)
-            if self.layout.loss == "fused":
-                return CompiledVocabularyLoss.apply(logits, labels, self.wire)
-            return VocabularyLoss.apply(logits, labels, self.wire, self.layout.uses_transformer_engine)
-        if self.layout.compile:
-            return fused_loss(logits.flatten(0, 1), labels.flatten())
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-
-    def _plain_loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of whole rows of logits, which the loop's variable holds until the next micro-batch's."""
-        if self.whole:
-            self.rows = self.logits(x)
-        else:
-            (own,) = column(x, [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
-            self.rows = join(own, self.wire)  # (B, S, V)
-        return F.cross_entropy(self.rows.flatten(0, 1), labels.flatten())
-
-
-class VocabularyLoss(torch.autograd.Function):
-    """Cross-entropy of logits whose words lie on several ranks: three all-reduces of one number a token.
-
-    Shapes, tensors kept and messages are those of a real one; the values are not, since it does not ask which rank has
-    the label's word. The tests hold a right one against it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire, in_place: bool = False) -> Tensor:
-        """logits: (B, S, V / tensor); labels: (B, S); in_place: the gradient takes the place of what was kept."""
-        wide = logits.float()
-        maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
-        shares = wide.sub_(maximum.unsqueeze(-1))
-        target = _summed(shares.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1), wire)
-        shares.exp_()
-        total = _summed(shares.sum(-1), wire)
-        shares.div_(total.unsqueeze(-1))
-        ctx.save_for_backward(shares)
-        ctx.dtype, ctx.in_place = logits.dtype, in_place
-        return (total.log() - target).mean()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        """gradient: of the mean loss."""
-        (shares,) = ctx.saved_tensors
-        wide = shares.mul_(gradient) if ctx.in_place else shares * gradient
-        return wide.to(ctx.dtype), None, None, None
-
-
-class CompiledVocabularyLoss(VocabularyLoss):
-    """The same in four compiled parts, as Megatron's fused one: what works in place there, writes a new tensor here."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
-        """logits: (B, S, V / tensor); labels: (B, S)."""
-        wide = logits.float()
-        maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
-        shares = torch.exp(wide.sub_(maximum.unsqueeze(-1)))
-        target = wide.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1)
-        total, target = _summed(torch.cat((shares.sum(-1), target)), wire).chunk(2)
-        shares.div_(total.unsqueeze(-1))
-        ctx.save_for_backward(shares)
-        ctx.dtype, ctx.in_place = logits.dtype, False
-        return (total.log() - target).mean()
-
-
-class KernelVocabularyLoss(torch.autograd.Function):
-    """The same in Transformer Engine's kernel: the logits' gradient takes their own place, in 16 bits.
-
-    Ranks gather three numbers per token: a maximum, a sum and the label's logit (its pytorch/triton/cross_entropy.py).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
-        """logits: (B, S, V / tensor); labels: (B, S)."""
-        rows = logits.amax(-1).float()  # one pass over the logits
-        found = torch.stack((rows, rows, rows), -1)
-        if wire.size > 1:
-            found = wire.all_gather(found, 0)
-        gradient = logits.detach().neg_()  # one more, in place
-        ctx.save_for_backward(gradient)
-        return found.mean()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """gradient: of the mean loss."""
-        (own,) = ctx.saved_tensors
-        return own.mul_(gradient), None, None
-
-
-def _summed(x: Tensor, wire: Wire) -> Tensor:
-    return x if wire.size == 1 else wire.all_reduce(x)
 
 
 class _Place(torch.autograd.Function):
@@ -270,19 +174,51 @@ class Stage(nn.Module):
         super().__init__()
         self.layout, self.mark = layout, lambda place: None
         first, last = ends
+        arch = layout.arch
         self.embedding = Embedding(layout, wires.tensor) if first else None
-        self.blocks = nn.ModuleList(Block(layout, wires, layer) for layer in layers)
-        tied = self.embedding.table.weight if layout.arch.tied and self.embedding is not None else None
+        crosses = [0 < arch.encoder_layers <= layer for layer in layers]
+        self.blocks = nn.ModuleList(
+            (CrossBlock if cross else Block)(layout, wires, layer) for cross, layer in zip(crosses, layers, strict=True)
+        )
+        self.encoder_norm = Norm(arch.hidden, arch.layer_norm) if arch.encoder_layers else None
+        tied = self.embedding.table.weight if arch.tied and self.embedding is not None else None
         self.head = Head(layout, wires.tensor, tied) if last else None
+        further = arch.further if last else 0
+        self.further = nn.ModuleList(
+            NextTokens(layout, wires, Block(layout, wires, arch.layers - 1)) for _ in range(further)
+        )
+        self.again = self.embedding or Embedding(layout, wires.tensor) if further else None
+        if further and arch.tied:
+            self.again.table.weight = self.head.logits.weight
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
-        """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
+        """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last.
+
+        The decoder of an encoder-decoder reads as many tokens as there are labels, which are by one token ahead.
+        """
         x = x if self.embedding is None else self.embedding(x)
         if self.layout.lora_rank and self.embedding is not None:
             x.requires_grad_()  # the table is not trained; PEFT's `enable_input_require_grads` does the same
+        read: tuple[Tensor, ...] = ()  # by an encoder
         for at, block in enumerate(self.blocks):
+            if isinstance(block, CrossBlock) and not read:
+                read, x = (self.encoder_norm(x),), self.embedding(labels)
             x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
-            x = block(x)
+            x = block(x, *read)
         last = len(self.blocks) - 1
         x = _Place.apply(x, self.mark, "post", f"layer {last}")
-        return x if self.head is None else self.head(x, labels)
+        if self.head is None:
+            return x
+        return self.head(x, labels) if self.again is None else self._further(self.head.norm(x), labels)
+
+    def _further(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of several tokens; x: (B, S, D), normed, or (B, S / tensor, D) where tokens are split.
+
+        The streams of all are joined before the first logits (`MultiTokenPredictionBlock.forward` in Megatron).
+        """
+        streams = [x]
+        for block in self.further:
+            streams.append(block(streams[-1], self.again(labels)))
+        first, *others = torch.cat(streams).chunk(len(streams))
+        loss = sum(self.head.loss(each, labels) for each in others)
+        return loss + self.head.loss(first, labels)

@@ -69,6 +69,8 @@ class Layout(ParallelConfig):
             have four more workspaces, and not one by one. All-to-all's always are.
         ends_as_blocks: whether the embedding and the head count as a block each where stages get equal shares.
         stage_sizes: how many blocks each stage has, in the model's order; empty for equal shares.
+        target_seq: tokens that the decoder of an encoder-decoder writes; 0 for as many as `seq`, which its encoder
+            reads.
         softmax_fusion: whether eager attention has Megatron's fused softmax; without, it keeps the shares in FP32.
 
     Raises:
@@ -113,6 +115,7 @@ class Layout(ParallelConfig):
     dispatcher: str = "all-to-all"
     expert_tensor: int = 1
     grouped_experts: bool = False
+    target_seq: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +132,7 @@ class Layout(ParallelConfig):
             self._conflicts_of_turns,
             self._conflicts_of_adapters,
             self._conflicts_of_dispatchers,
+            self._conflicts_of_other_models,
         )
         for broken, message in (each for conflicts in several for each in conflicts()):
             if broken:
@@ -189,6 +193,39 @@ class Layout(ParallelConfig):
             ),
         ]
 
+    def _conflicts_of_other_models(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for models that are not plain decoders."""
+        arch = self.arch
+        both = arch.masked or arch.encoder_layers > 0
+        return [
+            (
+                (both or arch.further > 0) and self.engine != "megatron",
+                "BERT, T5 and multi-token prediction need engine megatron.",
+            ),
+            (
+                both and bool(arch.experts or arch.kv_lora or arch.further or self.lora_rank),
+                "BERT and T5 are planned without experts, latent attention, further tokens and adapters.",
+            ),
+            (arch.masked and arch.encoder_layers > 0, "An encoder-decoder is not masked: set one of both."),
+            (both and self.context > 1, "Attention that is not causal is not planned with context ranks."),
+            (
+                arch.encoder_layers > 0 and self.pipeline > 1,
+                "An encoder-decoder has one stage: Megatron does not train T5 in a pipeline.",
+            ),
+            (
+                arch.encoder_layers > 0 and arch.kv_heads != arch.heads,
+                "Attention between decoder and encoder needs as many heads of keys and values as of queries.",
+            ),
+            (
+                self.target_seq > 0 and not arch.encoder_layers,
+                "target_seq is of an encoder-decoder; this model is none.",
+            ),
+            (
+                self.splits_tokens and self.target_seq % self.tensor > 0,
+                f"target_seq {self.target_seq} is not a multiple of the {self.tensor} tensor ranks.",
+            ),
+        ]
+
     def _conflicts(self) -> list[tuple[bool, str]]:
         """Return (whether it applies, what to change) for each combination that cannot work."""
         arch, tensor = self.arch, self.tensor
@@ -237,8 +274,8 @@ class Layout(ParallelConfig):
                 "megatron shards the optimizer's state: use zero1, or engine torchtitan for zero3.",
             ),
             (
-                self.attention == "eager" and (self.context > 1 or bool(arch.kv_lora)),
-                "Eager attention is not planned with context ranks or latent attention.",
+                self.attention == "eager" and self.context > 1,
+                "Eager attention is not planned with context ranks.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
         ]
@@ -290,13 +327,13 @@ class Layout(ParallelConfig):
 
     @property
     def tokens(self) -> int:
-        """Tokens of one optimizer step over all ranks."""
+        """Tokens of one optimizer step over all ranks; of an encoder-decoder those that it reads."""
         return self.data * self.micro_batch_size * self.micro_batches * self.seq
 
     @property
     def flops_per_token(self) -> float:
         """FLOPs of forward and backward for a token; weights that are not trained have no gradients to compute."""
-        whole = self.arch.flops_per_token(self.seq)
+        whole = self.arch.flops_per_token(self.seq, self.target_seq)
         return whole - 2.0 * self.arch.count(active=True) if self.lora_rank else whole
 
     @property
@@ -316,8 +353,9 @@ class Layout(ParallelConfig):
         """
         stages = self.pipeline * self.virtual_stages
         ends = 2 if self.ends_as_blocks and stages > 1 else 0
-        least, more = divmod(self.arch.layers + ends, stages)
-        first = stages - self.arch.layers - 1  # of the stages with a block, where not all have one
+        layers = self.arch.encoder_layers + self.arch.layers
+        least, more = divmod(layers + ends, stages)
+        first = stages - layers - 1  # of the stages with a block, where not all have one
         sizes = [least + (stage < more) for stage in range(stages)]
         sizes = [size - bool(ends and stage in (0, stages - 1)) for stage, size in enumerate(sizes)]
         if first >= 0:

@@ -238,6 +238,6 @@ def stage_kinds(layout: Layout) -> list[StageKind]:
     stages = layout.stage_layers()
     kinds = []
     for number, layers in enumerate(stages):
-        mixed = sum(map(layout.arch.is_moe, layers))
+        mixed = sum(map(layout.arch.is_second, layers))
         kinds.append(StageKind(len(layers) - mixed, mixed, number == 0, number == len(stages) - 1))
     return kinds

@@ -29,7 +29,10 @@ from .wire import Wire
 
 @dataclass(frozen=True)
 class StageKind:
-    """What a stage consists of: blocks without and with experts, and whether it has the embedding and the head."""
+    """What a stage consists of: blocks without and with experts, and whether it has the embedding and the head.
+
+    Of an encoder-decoder those of the encoder are `dense`, and those of the decoder `mixed`.
+    """
 
     dense: int
     mixed: int
@@ -61,8 +64,8 @@ def parallelize(layout: Layout, kind: StageKind, trace: Trace, meshes: Meshes) -
 def split(layout: Layout, kind: StageKind, trace: Trace) -> Stage:
     """Return the rank's slices of the stage: every layer is built as narrow as a rank holds it."""
     wires = (Wire(name, getattr(layout, name), trace) for name in ("tensor", "context", "expert"))
-    layers = [layout.arch.dense_layers - 1 - i for i in range(kind.dense)]
-    layers += [layout.arch.dense_layers + i for i in range(kind.mixed)]
+    layers = [layout.arch.first_blocks - 1 - i for i in range(kind.dense)]
+    layers += [layout.arch.first_blocks + i for i in range(kind.mixed)]
     with _disable_current_modes(), torch.device("meta"):
         stage = Stage(layout, Wires(*wires), layers, (kind.first, kind.last)).to(weight_dtype(layout))
     if layout.lora_rank:
@@ -81,7 +84,7 @@ def recompute(stage: Stage, layout: Layout) -> None:
     how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "determinism_check": "none"}
     if layout.recompute == "selective":
         how["context_fn"] = _keep_products
-    for block in list(stage.blocks)[:: layout.recompute_every]:
+    for block in [*list(stage.blocks)[:: layout.recompute_every], *(each.block for each in stage.further)]:
         block.forward = partial(checkpoint, block.forward, **how)
 
 

@@ -73,9 +73,25 @@ def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
                 training.run([LAST] if alone else names)
                 places = trace.places(layout.lora_rank > 0)
                 lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else []
+                if layout.zero == "none" and layout.arch.encoder_layers:  # decoders were validated without
+                    lives = _weight_by_weight(lives, training)
                 if alone:
                     places, lives = _alike(places, lives, names)
                 return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
+
+
+def _weight_by_weight(lives: Sequence[Life], training: "_Training") -> list[Life]:
+    """Return the lives of a stage whose optimizer, which has one vector here, has a tensor for each weight.
+
+    So Megatron's has where its state is not sharded (`Float16OptimizerWithFloat16Params` in its optimizer.py).
+    """
+    vector = Life(training.own[0].nbytes, None, None)
+    others = list(lives)
+    for _ in ("copy", "first moment", "second moment"):
+        others.remove(vector)
+    sizes = [4 * weight.numel() for weight in training.trained]
+    moments = [size for size in sizes for _ in range(2)]
+    return [*others, *(Life(size, None, None) for size in (*sizes, *moments))]
 
 
 def _alike(
@@ -103,8 +119,13 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     arch, ranks = layout.arch, layout.tensor
     gates = 2 if arch.gated else 1
     shapes = _latent_shapes(layout) if arch.kv_lora else _attention_shapes(layout)
-    inner = [arch.ffn // ranks] if kind.dense else []
-    inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_experts * arch.moe_ffn // ranks] if kind.mixed else []
+    further = kind.last and arch.further > 0
+    mixes = further and arch.is_moe(arch.layers - 1)
+    inner = [arch.ffn // ranks] if kind.dense or (further and not mixes) else []
+    inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_ffn // ranks] if kind.mixed or mixes else []
+    shapes |= {(arch.hidden // ranks, 2 * arch.hidden)} if further else set()
+    wide = arch.heads * arch.head_dim // ranks
+    shapes |= {(wide, arch.hidden), (2 * wide, arch.hidden)} if arch.encoder_layers else set()
     for width in filter(None, inner):
         shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
     return shapes
@@ -222,7 +243,7 @@ class _Training:
 
     def _forward(self) -> None:
         layout, size = self.layout, self.layout.micro_batch_size
-        labels = torch.zeros(size, layout.local_seq, dtype=torch.long) if self.kind.last else None
+        labels = torch.zeros(size, layout.target_seq or layout.local_seq, dtype=torch.long) if self.kind.last else None
         if self.kind.first:
             x = torch.zeros(size, layout.local_seq, dtype=torch.long)
         else:

@@ -243,6 +243,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "deterministic": (deterministic := bool(read("deterministic", False, note=False))),
         "large_workspace": bool(read("large_workspace", deterministic, note=False)),
         "softmax_fusion": bool(read("softmax_fusion", True, note=False)),
+        "target_seq": _whole(read("target_seq", 0, note=False), "target_seq", 0),
         "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
 
@@ -297,6 +298,8 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
     wanted = (*_OF_LATENT, *(_OF_EXPERTS if experts else ()))
     optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in wanted}
+    if experts:
+        optional["shared_experts"] = _shared(sizes.get("shared_experts") or 0)
     ffn = number("ffn", _round(8 * hidden / 3, 256) if gated else 4 * hidden)
     if experts:
         optional["moe_ffn"] = optional["moe_ffn"] or ffn
@@ -318,13 +321,24 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         layer_norm=bool(size("layer_norm", habits.layer_norm)),
         positions=_whole(size("positions", 2048 if habits.layer_norm else 0), "arch.positions", 0),
         experts=experts,
-        qk_norm=bool(sizes.get("qk_norm", False)),
+        **{name: bool(sizes.get(name, False)) for name in ("qk_norm", "masked", "pairs")},
         **optional,
     )
 
 
-_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim")
-_OF_EXPERTS = ("experts_per_token", "shared_experts", "moe_ffn", "dense_layers")
+_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim", "encoder_layers", "further")
+_OF_EXPERTS = ("experts_per_token", "moe_ffn", "dense_layers")
+
+
+def _shared(said: Any) -> float:
+    """Return how many experts every token visits: also a part of one.
+
+    Raises:
+        RecipeError: it is no number, or negative.
+    """
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said < 1e6:
+        raise RecipeError(f"arch.shared_experts is {said!r}; it must be a number of at least 0.")
+    return said
 
 
 def _round(value: float, multiple: int) -> int:

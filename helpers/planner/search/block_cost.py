@@ -131,7 +131,7 @@ class BlockCosts:
         return sum(math.prod(shape[:-3]) * shape[-2] * shape[-1] for shape in shapes)
 
     def _mixture_parameters(self) -> int:
-        inner = self.arch.shared_experts * self.arch.moe_ffn // self.layout.tensor
+        inner = self.arch.shared_ffn // self.layout.tensor
         return self.arch.hidden * (self.arch.experts + inner * (3 if self.arch.gated else 2))
 
     def _mlp(self, mixed: bool) -> tuple[Shapes, Shapes]:
@@ -141,7 +141,7 @@ class BlockCosts:
             return _perceptron((self.tokens,), arch, -(-arch.ffn // layout.tensor)), []
         local = arch.experts // layout.expert
         rows = -(-self._routed() // local)
-        shared = -(-arch.shared_experts * arch.moe_ffn // layout.tensor)
+        shared = -(-arch.shared_ffn // layout.tensor)
         return _perceptron((self.tokens,), arch, shared) if shared else [], _perceptron(
             (local, rows), arch, arch.moe_ffn
         )

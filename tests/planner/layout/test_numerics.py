@@ -9,7 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from helpers import run_ranks
-from helpers.planner.layout import decoder
+from helpers.planner.layout import decoder, head
 from helpers.planner.layout.attention import Wires
 from helpers.planner.layout.decoder import Stage
 from helpers.planner.layout.parallelize import recompute
@@ -32,8 +32,13 @@ CASES = {
     "tokens, megatron": layout(replace(DENSE, layers=2), tensor=2, **MEGATRON, packed=True, **FP32),
     "all-to-all": layout(replace(GROUPED, layers=2), context=2, context_method="all-to-all", **FP32),
     "latent": layout(replace(LATENT, layers=2), tensor=2, sequence_parallel=False, **FP32),
+    "masked": layout(replace(DENSE, layers=2, masked=True), tensor=2, sequence_parallel=False, **MEGATRON, **FP32),
+    "encoder-decoder": layout(
+        replace(DENSE, layers=2, encoder_layers=2), tensor=2, sequence_parallel=False, **MEGATRON, **FP32
+    ),
+    "further": layout(replace(DENSE, layers=2, further=2), tensor=2, sequence_parallel=False, **MEGATRON, **FP32),
 }
-COLUMNS, ROWS = ("qkv.", "inner.", "logits.", "q_up.", "kv_up.", "table."), ("out.", "down.")
+COLUMNS, ROWS = ("qkv.", "inner.", "logits.", "q_up.", "kv_up.", "table.", "q.", "kv.", "both."), ("out.", "down.")
 TOGETHER = {"qkv.": 3, "inner.": 2}  # layers, here of equal widths, that are one where they are packed
 
 
@@ -56,9 +61,9 @@ class VocabularyLoss(torch.autograd.Function):
         maximum = wire.all_reduce(wide.amax(-1), largest=True) if wire.size > 1 else wide.amax(-1)
         shares = wide - maximum.unsqueeze(-1)
         own = shares.gather(-1, words.local.unsqueeze(-1)).squeeze(-1) * words.mine
-        target = decoder._summed(own, wire)
+        target = head._summed(own, wire)
         shares = shares.exp()
-        total = decoder._summed(shares.sum(-1), wire)
+        total = head._summed(shares.sum(-1), wire)
         shares = shares / total.unsqueeze(-1)
         shares.scatter_add_(-1, words.local.unsqueeze(-1), -words.mine.unsqueeze(-1).to(shares.dtype))
         ctx.save_for_backward(shares)
@@ -78,13 +83,13 @@ def embed(self, ids):
 
 @contextlib.contextmanager
 def right_words():
-    right_loss = patch.object(decoder, "VocabularyLoss", VocabularyLoss)
+    right_loss = patch.object(head, "VocabularyLoss", VocabularyLoss)
     with cpu_kernels(), right_loss, patch.object(decoder.Embedding, "forward", embed):
         yield
 
 
 def stage_of(case, wires):
-    stage = Stage(case, wires, list(range(case.arch.layers)), (True, True))
+    stage = Stage(case, wires, list(range(case.arch.encoder_layers + case.arch.layers)), (True, True))
     recompute(stage, case)
     return stage
 
@@ -129,11 +134,12 @@ def work(case, weights, ids):
 
 def alone(case):
     """Weights, ids, and the loss and gradients of a process that has all of it."""
-    whole = replace(case, tensor=1, context=1, engine="torchtitan", packed=False)
+    decodes = not (case.arch.masked or case.arch.encoder_layers or case.arch.further)
+    whole = replace(case, tensor=1, context=1, engine="torchtitan" if decodes else case.engine, packed=False)
     nothing = Meter()
     torch.manual_seed(0)
     ids = torch.randint(0, case.arch.vocab, (1, case.seq))
-    with cpu_kernels():
+    with right_words():
         stage = stage_of(whole, Wires(*(Wire(name, 1, nothing) for name in ("tensor", "context", "expert"))))
         for name, parameter in stage.named_parameters():
             nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.1)
