@@ -36,13 +36,21 @@ def note_reduce_scatters() -> None:
 def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def noted(group: dist.ProcessGroup, *args: Any, **options: Any) -> Any:
-        before = group._get_sequence_number_for_group()
+        before = _number_of(group)
         work = method(group, *args, **options)
-        for number in range(before + 1, group._get_sequence_number_for_group() + 1):
+        for number in range(before + 1, _number_of(group) + 1):
             _noted[group.group_name, number] = "" if number > before + 1 else "reduce_scatter"
         return work
 
     return noted
+
+
+def _number_of(group: dist.ProcessGroup) -> int:
+    """Return the number of the latest call; 0 for backends without numbers, such as that of a virtual GPU's ranks."""
+    try:
+        return group._get_sequence_number_for_group()
+    except RuntimeError:
+        return 0
 
 
 def collectives_called() -> list[str]:
