@@ -68,8 +68,11 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
     if set(re.findall(r"\w+", said.text("recompute-modules"))) - {"core_attn"}:
         unknown.append(f"recompute-modules {said.text('recompute-modules')}")
-    if (row["arch"]["masked"] or row["arch"]["encoder_layers"]) and row["transformer_impl"] != "local":
-        row["attention_mask"] = False  # of (B, S), but for Megatron's own layers
+    if row["arch"]["masked"] or row["arch"]["encoder_layers"]:
+        if row["transformer_impl"] != "local":
+            row["attention_mask"] = False  # of (B, S), but for Megatron's own layers
+        if row["tensor"] > 1:
+            unknown.append("what else BERT and T5 hold on tensor ranks (published peaks are up to 1.8% higher)")
     if not (said.number("vocab-size") or vocabulary_of(said)):
         unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
     if row["arch"].get("experts"):

@@ -202,21 +202,21 @@ def plan_layout(
         stage_runs[kind] = run_long_stage(layout, kind)
     tell("assembling the schedule")
     order = orders(layout)
+    stages = [stage_runs[kind] for kind in kinds]
     ranks = [
-        rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})
+        rank_memory(layout, order[rank], {s: stages[s] for s in range(rank, len(kinds), layout.pipeline)})
         for rank in range(layout.pipeline)
     ]
     if layout.deepspeed:
         for number, rank in enumerate(ranks):
-            add_update_of_deepspeed(rank, layout, [stage_runs[kind] for kind in kinds[number :: layout.pipeline]])
+            add_update_of_deepspeed(rank, layout, stages[number :: layout.pipeline])
     if layout.uses_transformer_engine:
         for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)
             add_standing(rank, layout, number)
-            mine = range(number, len(kinds), layout.pipeline)
-            share_dummies(rank, layout, [kinds[stage] for stage in mine])
-            add_unsplit(rank, layout, order[number], {stage: stage_runs[kinds[stage]] for stage in mine})
-    time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
+            share_dummies(rank, layout, kinds[number :: layout.pipeline])
+        add_unsplit(ranks, layout, order, stages)
+    time = StepTime(layout, cluster, rates, order, stages)
     low, high = (time.seconds * factor for factor in rates.interval_of(layout.arch.experts))
     return LayoutPlan(
         layout,

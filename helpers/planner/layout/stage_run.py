@@ -73,7 +73,7 @@ def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
                 training.run([LAST] if alone else names)
                 places = trace.places(layout.lora_rank > 0)
                 lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else []
-                if layout.zero == "none" and layout.arch.encoder_layers:  # decoders were validated without
+                if layout.engine == "megatron" and layout.zero == "none" and not layout.deepspeed:
                     lives = _weight_by_weight(lives, training)
                 if alone:
                     places, lives = _alike(places, lives, names)

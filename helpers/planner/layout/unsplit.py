@@ -25,15 +25,23 @@ _MOST_PLAYED = 60_000  # lives in a step: more are those of a large model, where
 _LEAST = 0.001  # of the peak: less than this is not looked for
 
 
-def add_unsplit(rank: RankMemory, layout: Layout, order: Sequence[Pass], stages: Mapping[int, StageRun]) -> None:
-    """Add what the allocator does not split to the fullest moment of a rank with these actions and stages."""
-    kept = sum(_odd(stage) for stage in stages.values()) / len(stages) * max(1, rank.in_flight)
-    if kept * MiB < _LEAST * rank.nbytes:
-        return
-    lives = {number: list(whole_lives(stage)) for number, stage in stages.items()}
-    order = order[:_MOST_ACTIONS]
-    if len(order) * sum(map(len, lives.values())) < _MOST_PLAYED * 2 * len(stages):
-        rank.peak[UNSPLIT] += unsplit_bytes(layout, order, lives)
+def add_unsplit(
+    ranks: Iterable[RankMemory], layout: Layout, orders: Iterable[Sequence[Pass]], stages: Sequence[StageRun]
+) -> None:
+    """Add what the allocator does not split to the fullest moments of pipeline ranks with these actions and stages."""
+    whole: dict[int, list[Life]] = {}  # by the run's id: many stages are one run
+    for rank, (order, own) in enumerate(zip(orders, ranks, strict=True)):
+        mine = {number: stages[number] for number in range(rank, len(stages), layout.pipeline)}
+        kept = sum(map(_odd, mine.values())) / len(mine) * max(1, own.in_flight)
+        if kept * MiB < _LEAST * own.nbytes:
+            continue
+        for stage in mine.values():
+            if id(stage) not in whole:
+                whole[id(stage)] = list(whole_lives(stage))
+        lives = {number: whole[id(stage)] for number, stage in mine.items()}
+        order = order[:_MOST_ACTIONS]
+        if len(order) * sum(map(len, lives.values())) < _MOST_PLAYED * 2 * len(mine):
+            own.peak[UNSPLIT] += unsplit_bytes(layout, order, lives)
 
 
 def _odd(stage: StageRun) -> float:
