@@ -146,7 +146,7 @@ my_guess = 6  # two masks of 1 byte: 2 of the 34 bytes per token and channel in 
 masks_guess = Prediction("7B on 8 A100s: without dropout, the peak falls by", my_guess, "%", difference=True)
 
 # %% name="masks"
-# A row describes a run as `python -m helpers plan --rows` reads it; what it leaves out is the framework's default.
+# A row describes a run in the words of the planner's option --rows; what it leaves out is the framework's default.
 MEGATRON = {"framework": "megatron-lm", "gpus": 8, "zero": "zero1", "compile": False}
 MEGATRON |= {"wgrad_fusion": False, "deterministic": True}
 SIZES = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 16_384, "vocab": 131_200, "positions": 8192}
@@ -596,4 +596,4 @@ claims
 #
 # **Next.** [[Runs_that_survive]] is about what happens to such a run in its third week.
 #
-# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models* (*Chinchilla*); Tazi et al. 2025, *The Ultra-Scale Playbook*; torchtitan's documentation; Megatron-LM at commit d98e8a6, `tests/functional_tests/test_cases/gpt` (golden values of two tests); SimuMax at commit 4dcaae5, `docs/b200`; Transformer Engine, `transformer_engine/pytorch/module/base.py`.
+# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models* (*Chinchilla*); Tazi et al. 2025, *The Ultra-Scale Playbook*; torchtitan's documentation; Megatron-LM at commit d98e8a6, golden values of two functional tests (linked in section 2); SimuMax at commit 4dcaae5, `docs/b200`; Transformer Engine, `transformer_engine/pytorch/module/base.py`.

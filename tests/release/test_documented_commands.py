@@ -105,8 +105,8 @@ def new_user(tmp_path):
 
 
 def runs(line: str) -> bool:
-    """Return whether the new user has all that a line needs; rates, snapshots and others' programs are not at hand."""
-    foreign = ("--rates", "snapshot.pickle", "message.txt", "run_clm.py", "train_fsdp.py")
+    """Return whether the new user has all that a line needs; not a shell, rates, snapshots and others' programs."""
+    foreign = ("'<'", "--rates", "snapshot.pickle", "message.txt", "run_clm.py", "train_fsdp.py")
     return not any(name in line for name in foreign) and "--gpu this" not in line and line not in FRAGMENTS
 
 
