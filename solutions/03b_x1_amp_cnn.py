@@ -248,7 +248,7 @@ hint("x1.compare")
 # The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies with different seeds differ by a
 # point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats.
 #
-# On a GPU, this network is too small to compare the speed of formats: in the virtual GPU's forecast for an H100, launching kernels takes more than nine tenths of its step. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
+# On a GPU, this network is too small to compare the speed of formats: its kernels are so short that launching them probably takes most of a step. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
 # larger images. On a CPU the time depends on whether the CPU has instructions for the format, and the column gives no verdict.
 
 

@@ -41,7 +41,7 @@ OPTIONS = ("lr", "betas", "eps", "weight_decay")
 ENDS = 10.0  # seconds at most for a thread that is left to end
 EARLIER = "earlier"  # the folder of a checkpoint before the one that counts
 LATE = 0.05  # seconds by which rank 0 is behind after each of its broadcasts: what it writes after the last comes late
-THREADS_LATE = 0.3  # seconds by which a thread starts late: files are listed before one that nobody waits for writes
+THREADS_LATE = 0.3  # seconds by which a thread starts late, so that the files are listed before it writes any
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
@@ -192,7 +192,7 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     model, optimizer = _fresh(seed)
     _train(model, optimizer, range(1))
     with _ended_threads():
-        save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # never loaded: it must not serve for the next
+        save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # must not stand in for the next one
     _train(model, optimizer, range(1, 2))
     _move_schedules(optimizer)
     before = _state(model, optimizer)

@@ -296,7 +296,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     plain = sizes.get("ffn") == 4 * hidden and sizes.get("vocab") != _LLAMA_3 and sizes.get("layer_norm") is not False
     gated = bool(size("gated", habits.gated and not plain))
     experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
-    wanted = (*_OF_LATENT, *(_OF_EXPERTS if experts else ()))
+    wanted = (*_OF_LATENT, *_OF_OTHER_BLOCKS, *(_OF_EXPERTS if experts else ()))
     optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in wanted}
     if experts:
         optional["shared_experts"] = _shared(sizes.get("shared_experts") or 0)
@@ -326,7 +326,8 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     )
 
 
-_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim", "encoder_layers", "further")
+_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim")
+_OF_OTHER_BLOCKS = ("encoder_layers", "further")
 _OF_EXPERTS = ("experts_per_token", "moe_ffn", "dense_layers")
 
 
