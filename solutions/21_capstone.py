@@ -48,7 +48,7 @@ from helpers import (
     show,
     show_table,
 )
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 
 # %% name="setup_torch" setup=true
 import numpy as np
@@ -590,7 +590,7 @@ print(f"our ViT by the same bound: {bound:.0f}x, of which it reached {first / pe
 # %% [markdown] name="smol_text"
 # ### Your rungs on a language model
 #
-# The plans above run training steps from `helpers`. To run your own functions on a larger model, use a **virtual GPU** ([[where_memory_goes]]): inside `virtual_gpu`, PyTorch behaves as if this machine had that GPU. Operations compute nothing, and every allocation counts.
+# The plans above run training steps from `helpers`. To run your own functions on a larger model, use a **virtual GPU** ([[where_memory_goes]]): inside `virtual_gpu`, PyTorch behaves as if this machine had that GPU. Operations compute nothing, and every allocation counts. If this machine has a real GPU, `beside_real_gpu` calls your functions in another process, which does not see it.
 #
 # `SmolLM2()` is SmolLM2-135M, built from its config, with random weights. Each of its `blocks` takes only its input, and dimension 1 of its logits is the vocabulary, where `F.cross_entropy` expects classes. So `accumulate`, `checkpoint_blocks`, `signum_step` and `fold` run unchanged.
 
@@ -613,13 +613,13 @@ def rungs_2_to_5(model, x, y):
 
 
 def on_h100(step, dtype):
-    """Run `step` on a virtual H100; return its peak in bytes, the model and the record of the run."""
+    """Run `step` on a virtual H100; return the record of the run."""
     with virtual_gpu("h100-80gb") as run:
         with torch.device("cuda"):
             model = SmolLM2().to(dtype)
             ids = torch.randint(model.vocabulary, (SEQUENCES, TOKENS + 1))
         step(model, ids[:, :-1], ids[:, 1:])
-        return torch.cuda.max_memory_allocated(), model, run
+    return run
 
 
 # %% [markdown] name="guess_smol_text"
@@ -633,24 +633,29 @@ my_guess = 25  # a little more than for 1B
 smol_guess = Prediction("SmolLM2-135M, peak of rung 0 / of your rungs in BF16", my_guess, "times")
 
 # %% name="smol"
-if device.type != "cuda":
-    smol_first, smol, _ = on_h100(rung_0, torch.float32)
-    smol_phi = sum(p.numel() for p in smol.parameters())
-    mine_fp32, _, _ = on_h100(rungs_2_to_5, torch.float32)
-    mine_bf16, _, run = on_h100(rungs_2_to_5, torch.bfloat16)
-    smol_guess.reveal(smol_first / mine_bf16, "simulated")
-    lines = [[f"SmolLM2, {smol_phi:,} parameters, simulated", "peak", "smaller by"]]
-    for name, peak in (("rung 0", smol_first), ("rungs 2 to 5, FP32", mine_fp32), ("the same, BF16", mine_bf16)):
-        lines.append([name, human_bytes(peak), f"{smol_first / peak:.1f}x"])
-    show_table(lines)
-    record_factor("SmolLM2-135M", "simulated", smol_phi, smol_first, smol_first / mine_bf16)
-    rest = human_bytes(mine_bf16 - 4 * smol_phi)
-    print(f"in BF16: weights and means {human_bytes(4 * smol_phi)}, a (all the rest) {rest}")
-    print(f"the logits of one sequence take {human_bytes(2 * TOKENS * smol.vocabulary)}; at the peak, by line:")
-    for line, nbytes in run.owners.lines.most_common(4):
-        print(f"{human_bytes(nbytes):>12}  {line}")
-else:
-    print("This machine has a real GPU: call rung_0 and rungs_2_to_5 on it with SmolLM2(), if it has the memory.")
+smol_variants = {
+    "rung 0": (rung_0, torch.float32),
+    "rungs 2 to 5, FP32": (rungs_2_to_5, torch.float32),
+    "the same, BF16": (rungs_2_to_5, torch.bfloat16),
+}
+smol_runs = {name: beside_real_gpu(on_h100, *variant) for name, variant in smol_variants.items()}
+smol_peaks = {name: run.peak_allocated for name, run in smol_runs.items()}
+smol_first, *_, smol_last = smol_peaks.values()
+smol_guess.reveal(smol_first / smol_last, "simulated")
+
+with torch.device("meta"):  # no memory: only the sizes are needed
+    smol = SmolLM2()
+smol_phi = sum(p.numel() for p in smol.parameters())
+lines = [[f"SmolLM2, {smol_phi:,} parameters, simulated", "peak", "smaller by"]]
+for name, peak in smol_peaks.items():
+    lines.append([name, human_bytes(peak), f"{smol_first / peak:.1f}x"])
+show_table(lines)
+record_factor("SmolLM2-135M", "simulated", smol_phi, smol_first, smol_first / smol_last)
+rest = human_bytes(smol_last - 4 * smol_phi)
+print(f"in BF16: weights and means {human_bytes(4 * smol_phi)}, a (all the rest) {rest}")
+print(f"the logits of one sequence take {human_bytes(2 * TOKENS * smol.vocabulary)}; at the peak, by line:")
+for line, nbytes in smol_runs["the same, BF16"].owners.lines.most_common(4):
+    print(f"{human_bytes(nbytes):>12}  {line}")
 
 # %% [markdown] name="smol_explained"
 # Why is the factor larger than that of the 1B model, with the same batch? The bound gives the reason. For each token, a block saves a number of values proportional to its *width*, but it has a number of weights proportional to the *square* of its width. So in a narrow model A is large compared with 4Φ, and the bound is high.

@@ -202,7 +202,8 @@ def _error_in(diagnosis: str) -> str:
 
 def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
     if "seen" not in reference:
-        raise RuntimeError(f"{item.name()}: the reference answer failed: {reference['text']}")
+        why = reference.get("text", reference.get("stopped"))
+        raise RuntimeError(f"{item.name()}: the reference answer failed: {why}")
     outcome, diagnosis = _outcome(item, entry, reference)
     hint = item.hint
     if isinstance(entry, dict) and entry.get("error") == RankError.__name__:

@@ -1,6 +1,7 @@
 """Check of accumulation on a DDP replica: the right gradient, sent once."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,11 +25,13 @@ def _one_process() -> Iterator[None]:
     if dist.is_initialized():
         yield
         return
+    hook = sys.excepthook  # which a process group replaces, to put its rank before tracebacks
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook
 
 
 def _model(seed: int) -> nn.Module:

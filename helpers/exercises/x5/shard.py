@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...meter.operations_seen import OperationWatch
+from ...planner.simulate.fsdp import fake_process_group
 from ..base import Check, Evidence
 from ..probing.plain import plain
 from .sequences import cut_anywhere
@@ -96,16 +97,11 @@ class _Calls(OperationWatch):
 @contextmanager
 def _rank_without_others(ranks: int) -> Iterator[None]:
     """Make this process rank 0 of `ranks`, of which the others are not there: what it sends goes nowhere."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     if dist.is_initialized():  # a group of the notebook's own; it is left alone
         yield
         return
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    try:
+    with fake_process_group(ranks):
         yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _communicates(deal: Any, shard: Any) -> list[str]:
