@@ -167,7 +167,7 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
         if got["called_in_handler"]:
             return f"the handler calls job.{got['called_in_handler']} on rank {rank}. Only note the signal."
     if ranks[0]["apart"]:
-        return f"the ranks diverge: {_places(ranks[0])}. Decide on the basis of what all ranks know: the total of a step's notes."
+        return f"the ranks diverge: {_places(ranks[0])}. Rely on what all ranks know: the total of a step's notes."
     for rank, got in enumerate(ranks):
         if got["removed"]:
             return (
