@@ -460,7 +460,7 @@ def formulas(micro):
         ),
         "temporaries": (
             2 * (tokens * (inner + width) + inner * width + micro * 10) + 2 * 4 + hook * 3 * 4 * inner * width,
-            "gradients of GELU's and the block's outputs and one weight; logits; 2 scalars; in the hook, its FP32 tensors",
+            "gradients of GELU's and the block's outputs, one weight; logits; 2 scalars; in the hook its FP32 tensors",
         ),
         "kernel workspace": (layers * random, "the random generator's state, for each checkpoint"),
     }
