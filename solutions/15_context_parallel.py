@@ -524,7 +524,7 @@ claims.figure("peak from N to 2 N ranks", "2 to 4 ranks", peaks[4][0] / peaks[2]
 claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs and the link between them")
 
 # %% [markdown] name="memory_explained"
-# The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They are q, k, v, out and lse of this rank's tokens.
+# The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They hold q, k, v, out and lse for this rank's tokens.
 #
 # The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks it falls by nearly half; the last column shows how many more blocks a rank holds with four. "1/N" hides a constant. The contract asks only that this constant stop growing with N. The peak is that of **your** functions, so it may be larger or smaller than the course's. Which of the tensors that are alive at the same time could share a buffer?
 #
@@ -546,7 +546,7 @@ claims
 #
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
-# - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
+# - Keys and values travel around the ring, and their gradients travel with them, back to the rank that owns them: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
 # - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N as well, but stays well above 1/N of one process's.
 #
 # **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then split the sequence. [[Balance_and_documents]] shows which rank should get which tokens, what changes in training, and when a method other than the ring is better.

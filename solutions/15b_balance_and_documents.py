@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Balance and documents
 #
-# **Ring attention gives the right result, but some ways of distributing the tokens leave ranks idle, and wrong labels, positions or documents raise no error. You fix both problems, and compare the ring with two other methods.**
+# **Ring attention gives the right result, but some ways of distributing the tokens leave ranks idle, and mistakes in labels, positions or documents raise no error. You fix both problems, and compare the ring with two other methods.**
 #
 # | | |
 # |---|---|
@@ -282,7 +282,7 @@ for n in (2, 4):
 show_table(table)
 
 # %% [markdown] name="wrong_text"
-# The next cells run three variants that should fail. The first two are correct for data parallelism. The third is correct only if all ranks count the same number of labels. All three look right in the code:
+# The next cells run three variants that are wrong here. The first two are correct for data parallelism. The third is correct only if all ranks count the same number of labels. All three look right in the code:
 #
 # - **Labels after cutting**: each rank shifts its own tokens by one, and its last token gets no label.
 # - **Positions from 0**: each rank numbers its own tokens.
@@ -414,13 +414,13 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
     print(f"{link:23}: at least {tokens:,.0f} tokens per GPU; with 8 GPUs, sequences of at least {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs. Keys, values and their FP32 gradients travel, three times the bytes of the forward pass in total. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
+# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs. Keys, values and their FP32 gradients travel, three times the bytes of the forward pass in total. So the backward pass needs slightly more tokens to hide its messages, if both kinds of messages overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
 #
 # **All-gather.** (This lab does not run it; the counts below follow from the collectives.) Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. According to its paper, Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but according to its source it still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys or its values, everything in one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation automatically, and every rank holds the keys and values of the whole sequence.
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention, every rank gives away all heads but its share, and receives all tokens for the heads that it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023).
 #
-# `dist.all_to_all_single(arrived, leaving)` cuts `leaving` into N equal parts along dimension 0 and sends part j to rank j. The part from rank i becomes part i of `arrived`. Both tensors are contiguous.
+# `dist.all_to_all_single(arrived, leaving)` cuts `leaving` into N equal parts along dimension 0 and sends part j to rank j. The part from rank i becomes part i of `arrived`. Both tensors must be contiguous.
 #
 # ### Your turn: exchange
 #

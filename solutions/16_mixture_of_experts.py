@@ -645,7 +645,7 @@ show_table(table)
 # %% [markdown] name="fine_text"
 # ### Finer experts, and a shared one
 #
-# DeepSeek's models change two things. With **fine-grained experts**, there are twice as many experts, each half the size, and k is doubled. They have the same parameters and FLOPs, apart from the router, and allow many more combinations. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
+# DeepSeek's models change two things. With **fine-grained experts**, there are twice as many experts, each half the size, and k is doubled. Parameters and FLOPs stay the same, apart from the router, and many more combinations are possible. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
 #
 # The next cells compare three layers: 8 experts with k = 2; 16 experts of half the size with k = 4; and 15 of these with k = 3 plus a shared one.
 #

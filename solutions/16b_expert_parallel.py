@@ -70,7 +70,7 @@ show(
 )
 
 # %% [markdown] name="mixtures_text"
-# This lab uses two of the mixtures of [[mixture_of_experts]], both trained on English text for 200 steps: 2 blocks, 8 experts each, k = 2. In one of them nothing balances the experts. In the other, a bias on the router's choice is nudged after each step. `route`, `permute`, `grouped`, `unpermute` and the class `MoE` are that lab's, as the course wrote them. The next cell trains both. `joint` is a batch of 4,096 windows of text that the ranks will share.
+# This lab uses two of the mixtures of [[mixture_of_experts]], both trained on English text for 200 steps: 2 blocks, 8 experts each, k = 2. In one of them nothing balances the experts. In the other, a bias on the router's choice is nudged after each step. `route`, `permute`, `grouped`, `unpermute` and the class `MoE` are the course's versions from that lab. The next cell trains both. `joint` is a batch of 4,096 windows of text that the ranks will share.
 
 
 # %% name="mixtures"
@@ -198,7 +198,7 @@ expert_parallel = check("expert_parallel.layer", expert_parallel)
 hint("expert_parallel.layer")
 
 # %% [markdown] name="spread_text"
-# Now put the trained mixtures on ranks. `spread` leaves each rank its part of the experts and replaces the method `experts` of each block by your layer.
+# Now put the trained mixtures on ranks. `spread` leaves each rank with its part of the experts and replaces each block's `experts` method with your layer.
 
 
 # %% name="spread"
@@ -279,7 +279,7 @@ claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 # %% [markdown] name="ranks_explained"
 # The cell ran the mixtures on the joint batch, spread over the ranks. The loss and the gradients are those of one process, even if an expert, or every expert of a rank, gets no tokens (in the last row, two of the four ranks get none). A rank without rows still makes every call: an all-to-all waits for all ranks.
 #
-# Where does the host wait? To allocate `arrived`, your layer read the counts, and `grouped` reads them to split the rows. On a GPU each read is a host synchronization, in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device and allocates for the worst case. In DeepEP, `dispatch` waits for the counts by default. With `do_cpu_sync=False` it does not wait, and allocates as if every rank sent all its tokens here. (In its first version, the training kernels waited, and only the low-latency kernels, made for inference, did not.)
+# Where does the host wait? To allocate `arrived`, your layer reads the counts, and `grouped` reads them to split the rows. On a GPU each read is a host synchronization, in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device and allocates for the worst case. In DeepEP, `dispatch` waits for the counts by default. With `do_cpu_sync=False` it does not wait, and allocates as if every rank sent all its tokens here. (In its first version, the training kernels waited, and only the low-latency kernels, made for inference, did not.)
 
 # %% [markdown] name="uneven_text"
 # ## 3 · How many bytes, and for whom
@@ -534,7 +534,7 @@ show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 # %% [markdown] name="groups_explained"
 # - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with the loss of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`). (This lab does not run that case.)
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
-# - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
+# - The correct method sums over the ranks that hold a copy, and divides by the total number of ranks.
 #
 # With FSDP2 two calls do the same, as in torchtitan: `fully_shard` of the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
 #
@@ -623,7 +623,7 @@ apart = {
 }
 drift_guess.reveal(nearest(apart["own norm"], (3e-5, 3e-3, 0.3)) if apart["own norm"] else 0)
 for name, distance in apart.items():
-    print(f"clipped by the {name:10} copies apart / moved: {distance:.1e}")
+    print(f"clipped by {name:10} copies apart / moved: {distance:.1e}")
 
 # %% [markdown] name="drift_explained"
 # The ranks scale the same shared gradients by slightly different factors, and the factors change from step to step. AdamW cancels a factor only if it stays the same. So the copies drift apart. No error is raised, and nothing pulls the copies together again, so the ranks train models that differ more and more. With the joint norm they stay equal to the last bit. Sum the squares of the experts' gradients over `expert` first, and count the shared ones once.
@@ -639,9 +639,9 @@ claims
 # ## Recap
 #
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. The backward pass of an exchange is the exchange in reverse.
-# - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load that is alike on all ranks. Imbalance costs time and memory on the busiest rank.
+# - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load that is similar on all ranks. Imbalance costs time and memory on the busiest rank.
 # - Uneven parts need counts on the host, which waits for them. Fixed-size parts need no counts, but cost padding or dropped rows.
-# - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
+# - An expert's gradient is summed over its copies and divided by the total number of ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
 # **What to reach for when.** If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes.
 #

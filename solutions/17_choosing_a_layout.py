@@ -449,7 +449,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# Your few formulas choose layouts that are nearly as fast as the planner's best. Their bytes leave out gathered parameters and other temporaries. In their seconds, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
+# These few formulas choose layouts that are nearly as fast as the planner's best. Their bytes leave out gathered parameters and other temporaries. In their times, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.
 #
 # Formulas can choose only among what they cover. Yours leave out ZeRO-1, context ranks, other pipeline schedules, tensor messages that overlap, and selective recomputation. The planner's best layout for the 70B model uses the first four.
 #

@@ -177,7 +177,7 @@ claims.figure("peak with dropout / published", "planned: 7B, 8 A100", dropped.nb
 #
 # With the masks, the plan agrees with the published peak to well below 1%. The masks are a small share of the activations, and the peak also holds weights, gradients and optimizer state, so the peak falls by less than the activations do.
 #
-# If attention is *not* fused, its dropout saves a mask, too: one byte for each query, key and head. Another of Megatron's tests trains a small model with unfused attention ([published values](https://github.com/NVIDIA/Megatron-LM/blob/d98e8a64ddf34856e74b24714e3bedb2f5a39553/tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_fim_dataset/golden_values_dev_dgx_h100.json)): 12 blocks of width 512, 8 heads, and 4 sequences of 1,024 tokens per micro-batch. The planner always includes these masks, so the cell subtracts them.
+# If attention is *not* fused, its dropout saves a mask, too: one byte per query-key pair and head. Another of Megatron's tests trains a small model with unfused attention ([published values](https://github.com/NVIDIA/Megatron-LM/blob/d98e8a64ddf34856e74b24714e3bedb2f5a39553/tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_fim_dataset/golden_values_dev_dgx_h100.json)): 12 blocks of width 512, 8 heads, and 4 sequences of 1,024 tokens per micro-batch. The planner always includes these masks, so the cell subtracts them.
 
 # %% name="scores"
 NARROW = {"layers": 12, "hidden": 512, "heads": 8, "vocab": 50_432, "positions": 1024, "bias": True, "tied": True}
@@ -201,7 +201,7 @@ claims.figure("masks of attention weights, share of the published peak", "12 blo
 #
 # SimuMax has measured 12 of Llama-3-70B's blocks under Megatron, with BF16 weights and sequences of 4,096 tokens, in two pipeline stages on eight B200s ([published values](https://github.com/MooreThreads/SimuMax/blob/4dcaae513ba7679d56c116a17cd4a691ec41e252/docs/b200/b200_release_v1.2_summary.json)).
 #
-# **Predict.** By what percentage does its planned peak fall without the dummies?
+# **Predict.** By what percentage does the planned peak fall without the dummies?
 
 # %% name="dummies_guess"
 my_guess = None  # percent
@@ -284,7 +284,7 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Above that number of tokens, the waits for parameters soon fade. So it makes the third rule precise. If you add GPUs and keep the batch, the tokens per micro-batch fall until they reach it. Then it is time for another dimension.
+# Above that number of tokens, the waits for parameters soon fade. So this number makes the third rule precise. If you add GPUs and keep the batch, the tokens per micro-batch fall to it. Then it is time for another dimension.
 #
 # ### Pipelines between nodes
 #

@@ -179,7 +179,7 @@ show(goodput_figure(young, goodputs), "Goodput by interval: mean and range of tw
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# When failures are more frequent than checkpoints, a failure finds less than half an interval of work to discard, so `interval / (2 M)` overstates the loss. Near its maximum the curve is flat, so you need not know M exactly. Even without the 2 under the root you lose very little, and the check accepts that answer. If saving becomes four times faster, you save twice as often, and the time lost to saving and repeated work is halved. That is why section 5 makes saving faster.
+# When failures are more frequent than checkpoints, a failure discards less than half an interval of work, so `interval / (2 M)` overstates the loss. Near its maximum the curve is flat, so you need not know M exactly. Even without the 2 under the root you lose very little, and the check accepts that answer. If saving becomes four times faster, you save twice as often, and the time lost to saving and repeated work is halved. That is why section 5 makes saving faster.
 #
 # (For Llama 3, Meta reports an effective training time of more than 90%. The lower goodput here follows from our assumptions of one minute per save and ten minutes per restart.)
 #

@@ -215,7 +215,7 @@ claims.record(
 )
 
 # %% [markdown] name="scale_explained"
-# **The formula behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. A uniform error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over one octave, with weights spread evenly over the logarithm of the size:
+# **The formula behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. A uniform error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over one octave, giving equal weight to equal intervals of the logarithm:
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
@@ -318,7 +318,7 @@ show_table([("steps that clip", "no margin", "margin 2x"), *table])
 #
 # Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bits.
 #
-# **Predict.** Give every 32 contiguous gradients a scale of their own, in E4M3. How large is their error, as a share of the error with one scale per tensor?
+# **Predict.** Cast the gradients to E4M3, with a scale for every 32 contiguous ones. How large is their error, as a share of the error with one scale per tensor?
 
 # %% name="guess_blocks"
 my_guess = None  # a share, such as 0.25
@@ -411,12 +411,12 @@ wrong, blocks = quantize(g, E4M3, scale).float() * scale - g, g.reshape(-1, 32)
 largest = (blocks.abs() == blocks.abs().amax(1, keepdim=True)).reshape(g.shape)
 for name, chosen in (("the largest of each block", largest), ("the others", ~largest)):
     share, off = g[chosen].square().sum() / g.square().sum(), wrong[chosen].norm() / g[chosen].norm()
-    print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
+    print(f"{name:26} {share:5.0%} of the squared norm, error {off:.2%}")
 
 # %% [markdown] name="outlier_text"
 # The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor is √(1 − share of the largest) times the formula's. (The table above shows a mean over layers.)
 #
-# What are finer scales for? In large language models, a few channels can be a hundred times (2⁷) larger than the rest (Xiao et al. 2022), and a few single numbers 100,000 times (2¹⁷; Sun et al. 2024). We multiply one channel of a real input by such a factor and look at the error of **all the others**. We also use INT8, whose 255 values are evenly spaced.
+# What are finer scales for? In large language models, a few channels can be a hundred times (2⁷) larger than the rest (Xiao et al. 2022), and a few individual numbers 100,000 times (2¹⁷; Sun et al. 2024). We multiply one channel of a real input by such a factor and look at the error of **all the others**. We also use INT8, whose 255 values are evenly spaced.
 #
 # **Predict.** One channel becomes 2¹⁰ times as large. In E4M3 with one scale for the tensor, by what factor does the error of the other channels grow?
 
@@ -479,7 +479,7 @@ claims.record(
 # %% [markdown] name="recipes_explained"
 # ## 6 · Blocks in the standard: MXFP8
 #
-# The units of NVIDIA's Blackwell GPUs apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values (the standard also allows E5M2), and a scale in **E8M0** for every 32 contiguous values. E8M0 has eight exponent bits and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
+# The tensor cores of NVIDIA's Blackwell GPUs apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values (the standard also allows E5M2), and a scale in **E8M0** for every 32 contiguous values. E8M0 has eight exponent bits and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
 #
 # ### Your turn: the block format
 #
@@ -522,7 +522,7 @@ hint("fp8.mx")
 #
 # A scale can be factored out of a sum only if all terms share it. So the 32 values must lie **along the dimension that is summed**, which differs from matmul to matmul.
 #
-# The next picture shows the three matmuls of section 2, in the hybrid formats. White lines outline the blocks that share a scale.
+# The next picture shows the three matmuls of section 2, in the hybrid formats. White lines outline the blocks of values that share a scale.
 
 # %% name="products_picture"
 show(
@@ -538,7 +538,7 @@ show(
 # %% name="guess_twice"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 30  # a number gets another scale in each copy, and so it is rounded in another way
+my_guess = 30  # a number gets a different scale in each copy, so it is rounded differently
 ### END GUESS
 twice_guess = Prediction("Weights whose two copies in MXFP8 differ", my_guess, "%", difference=True)
 
@@ -664,7 +664,7 @@ claims
 # - An FP8 tensor is a pair: values and a scale. Without the scale, almost all gradients become zero, and no error is raised.
 # - The relative error is 0.212 × 2⁻ᵐ, whatever the scale. E4M3 halves E5M2's error; E5M2 reaches further down.
 # - Delayed scaling saves a pass over the tensor. Its history can be out of date, so it may clip large numbers or lose small ones.
-# - With eight bits, finer scales hardly make the error smaller. They keep an outlier from reaching other blocks, and small numbers from being lost. With four bits, the size of the blocks and the precision of their scales matter.
+# - With eight bits, finer scales hardly make the error smaller. They keep an outlier from affecting other blocks, and small numbers from being lost. With four bits, the size of the blocks and the precision of their scales matter.
 # - MX blocks run along the summed dimension, so each tensor is quantized twice.
 #
 # **What to reach for when.** If you can afford to read each tensor twice, use current scaling: it cannot be out of date. If the cast must happen in one pass, use delayed scaling, with a margin. Use block scales on GPUs that apply them in hardware, and for tensors whose numbers do not fit under one scale. With four bits, you need them.

@@ -195,7 +195,7 @@ Float8Product = check("training_in_fp8.backward", Float8Product)
 hint("training_in_fp8.backward")
 
 # %% [markdown] name="module_text"
-# The next cell wraps it in a module, and defines functions that replace a model's linear layers with that module:
+# The next cell wraps `Float8Product` in a module and defines functions that replace a model's linear layers with it:
 
 
 # %% name="module"
@@ -298,7 +298,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 show_table(table)
 
 # %% [markdown] name="gradient_explained"
-# So the error depends on two fraction widths and on one property of the tensors. It does not depend on the number of terms, *provided that* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. The precision of the sum matters most for the weight gradient, whose sums are the longest.
+# So the error depends on two fraction widths and on one property of the tensors. It does not depend on the number of terms, *provided that* the sum is kept in FP32, as ours is. Hopper's tensor cores keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. The precision of the sum matters most for the weight gradient, whose sums are the longest.
 #
 # ## 2 · Does it train?
 #
@@ -420,7 +420,7 @@ for name, color in zip(shown, (COLORS[0], COLORS[1], COLORS[4], COLORS[2]), stri
     axes.plot(losses.get(name, []), color=color, label=name, **look)
 axes.set(title="Training a small GPT, same seed and batches", xlabel="step", ylabel="loss")
 figure.legend(loc="outside right upper", frameon=False)
-show(figure, "BF16 and FP8 with scales follow one curve; FP8 without scales falls more slowly and stays above.")
+show(figure, "BF16 and FP8 with scales follow the same curve; FP8 without scales falls more slowly and stays above.")
 off = last("FP8 by hand")[1]
 claims.record(
     "T24", "E4M3 forward, E5M2 backward trains like BF16", f"GPT, {STEPS} steps, loss", off, "% from BF16's", -3, 3
@@ -464,7 +464,7 @@ table = [(category, *(human_bytes(row[category]) for row in held.values())) for 
 total = {name: sum(row.values()) for name, row in held.items()}
 show_table([("held after forward", *held), *table, ("sum", *map(human_bytes, total.values()))])
 memory_guess.reveal(total["torchao" if HAS_TORCHAO else "keeps BF16"] / total["BF16"])
-print(f"\nthe most that each category held in the whole step (last/first: {list(runs)[-1]} over BF16):")
+print(f"\npeak of each category over the whole step (last/first: {list(runs)[-1]} over BF16):")
 show_table(category_table(runs))
 claims.record(
     "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
@@ -476,7 +476,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (The peaks of FP8 are higher because casts and emulation need temporaries. *Weight copies* are weights in FP32 that are about to be cast. Hopper's units also need transposed copies.)
+# (The peaks of FP8 are higher because casts and emulation need temporaries. *Weight copies* are weights in FP32 that are about to be cast. Hopper's tensor cores also need transposed copies.)
 #
 # After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this, like our *keeps BF16*. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
@@ -605,7 +605,7 @@ else:
 # - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that the forward and backward passes see the same weights.
 # - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, divided by the step. The mean of many such roundings is the number itself.
-# - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
+# - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H with entries ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
 #
 # We test the last two on our tensors.
 #
@@ -686,7 +686,7 @@ show_table(table)
 hadamard_guess.reveal(shown[1] / shown[0])  # the largest factor
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off once a token stands out. Without the transform, the large token sets the scale, and its neighbors round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So you cannot tell from the error of one tensor whether a recipe trains well. For that, compare its loss with BF16's over many tokens. NVIDIA reports a loss within 1% of FP8's for most of the run, and about 1.5% above it at the end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off once a token stands out. Without the transform, the large token sets the scale, and its neighbors round to zero or close to it. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So you cannot tell from the error of one tensor whether a recipe trains well. For that, compare its loss with BF16's over many tokens. NVIDIA reports a loss within 1% of FP8's for most of the run, and about 1.5% above it at the end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 6 · What this run measured

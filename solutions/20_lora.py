@@ -92,7 +92,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% name="layer_picture"
 show(
     lora_picture(),
-    "x goes through the frozen W, and beside it through the thin A and B, whose product is scaled and added. Only A and B are trained.",
+    "x goes through the frozen W and, in parallel, through the thin A and B, whose product is scaled and added. Only A and B are trained.",
 )
 
 # %% [markdown] name="layer_task"
@@ -329,7 +329,7 @@ my_guess = None  # MiB
 ### BEGIN GUESS
 my_guess = -2
 ### END GUESS
-frozen_guess = Prediction("Activations, from q, k, v, o trained to LoRA beside them", my_guess, "MiB", difference=True)
+frozen_guess = Prediction("Activations, from q, k, v, o trained to frozen with LoRA", my_guess, "MiB", difference=True)
 
 # %% name="frozen"
 frozen = copy.deepcopy(base)
@@ -347,12 +347,12 @@ for part, names in {
     table.append((part, human_bytes(now), f"{human_bytes(last - now)} less"))
     last = now
 lora_adds = lora.largest["activations"] - last
-table.append(("and q, k, v, o, with LoRA beside", human_bytes(last + lora_adds), f"{human_bytes(lora_adds)} more"))
+table.append(("and q, k, v, o, with LoRA added", human_bytes(last + lora_adds), f"{human_bytes(lora_adds)} more"))
 show_table(table)
 frozen_guess.reveal(lora_adds / MiB)
 
 # %% [markdown] name="frozen_explained"
-# A *frozen* linear layer no longer needs its input, which it had saved to compute the gradient of its weight. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
+# A *frozen* linear layer no longer needs its input, which it had saved to compute the gradient of its weight. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so the first norm need not save its input.
 #
 # Freezing q, k, v and o saves nothing: each LoRA still needs its layer's input for A, and also saves x Aᵀ. Most of the activations stay. That is why the setup *PEFT + ckpt* in this section's first table adds checkpointing.
 #
@@ -394,7 +394,7 @@ with warnings.catch_warnings():
 #
 # ## 4 · Does it learn, and does the base survive?
 #
-# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each model on English again.
+# We fine-tune on Python source with full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each for the same number of steps at two learning rates. Then we test each model on English again.
 #
 # **Predict.** What share of the loss reduction of full training at 2e-3 does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
 
@@ -403,7 +403,7 @@ my_guess = None  # of full training
 ### BEGIN GUESS
 my_guess = 0.8
 ### END GUESS
-adapt_guess = Prediction("Fall in loss on Python, LoRA on all linear layers / full", my_guess, "of full training")
+adapt_guess = Prediction("Loss reduction on Python, LoRA on all linear layers / full", my_guess, "of full training")
 
 # %% name="adapt"
 STEPS = 40
@@ -411,7 +411,7 @@ setups["all-linear"] = lambda model: with_peft(model, targets="all-linear")
 tries = [("full", 5e-4, 1), ("full", 2e-3, 3), ("LoRA by hand", 1e-2, 1), ("PEFT", 5e-3, 1), ("PEFT", 1e-2, 3)]
 tries += [("all-linear", 5e-3, 1), ("all-linear", 1e-2, 3)]
 adapted, falls = {}, {}
-print(f"{'':14}{'trained':>9}{'lr':>8}{'Python':>9}{'English':>9}  fall on Python, each run")
+print(f"{'':14}{'trained':>9}{'lr':>8}{'Python':>9}{'English':>9}  loss reduction on Python, each run")
 print(f"{'before':14}{'':17}{before['Python']:>9.3f}{before['English']:>9.3f}")
 for name, lr, runs in tries:
     falls[name, lr] = []
@@ -427,7 +427,7 @@ for name, lr, runs in tries:
     each = ", ".join(f"{fall:.3f}" for fall in falls[name, lr])
     print(f"{name:14}{trained:>9,}{lr:>8}{learned:>9.3f}{english_after:>9.3f}  {each}")
 shares = {name: sum(falls[name, 1e-2]) / sum(falls["full", 2e-3]) for name in ("PEFT", "all-linear")}
-print(f"share of full training's fall: attention {shares['PEFT']:.0%}, all linear layers {shares['all-linear']:.0%}")
+print(f"LoRA's share of the reduction: attention {shares['PEFT']:.0%}, all linear layers {shares['all-linear']:.0%}")
 adapt_guess.reveal(shares["all-linear"])
 
 # %% name="adapt_verdicts"
@@ -452,7 +452,7 @@ for name in ("PEFT", "all-linear"):
 # %% [markdown] name="adapt_explained"
 # LoRA on all linear layers achieves a larger share of full training's loss reduction than LoRA on attention alone, but stays far below full training in the same number of steps. (Most of the weights are in the MLP.) [[Adapters_in_practice]] repeats the comparison on a pretrained model. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
 #
-# "LoRA forgets less" is another common claim. Within each method, the smaller learning rate forgets less, so compare methods that have learned about the same amount. The last two lines come closest to that: they subtract the losses of each LoRA from those of full training at a quarter of its rate. (A negative number means that full training has the lower loss.) Each line compares single runs, scored on 64 windows of text, so a difference of a few hundredths proves nothing. If you try only one learning rate per method, you compare rates rather than methods.
+# "LoRA forgets less" is another common claim. Within each method, the smaller learning rate forgets less, so compare methods that have learned about the same amount. The last two lines come closest to that: they subtract the losses of each LoRA from those of full training at 5e-4. (A negative number means that full training has the lower loss.) Each line compares single runs, scored on 64 windows of text, so a difference of a few hundredths proves nothing. If you try only one learning rate per method, you compare rates rather than methods.
 #
 # An adapter can be switched off again, which leaves the base bit for bit what it was; full training cannot be undone. So one base can serve many adapters ([[adapters_in_practice]]).
 #
@@ -503,7 +503,7 @@ gains = {
     "four times the rank": [a - b for a, b in zip(start, more_rank, strict=True)],
 }
 for name, gain in gains.items():
-    print(f"from r=8 on q, v: {name:20} lower the loss by " + ", ".join(f"{g:.3f}" for g in gain))
+    print(f"from r=8 on q, v to {name:20} loss lower by " + ", ".join(f"{g:.3f}" for g in gain))
 mean = sum(a - b for a, b in zip(gains["twice the layers"], gains["four times the rank"], strict=True)) / 3
 subject = f"Python source, {FEWER} steps, from r=8 on q, v; mean of 3 runs"
 claims.figure("twice the layers against four times the rank", subject, mean, "nats better")
@@ -557,7 +557,7 @@ drawn = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0))
 scaled = (drawn / drawn.abs().amax(1, keepdim=True)).flatten()
 show(
     levels_picture(scaled, {"NF4": LEVELS, "evenly spaced": torch.linspace(-1, 1, 16).tolist()}),
-    "A bell curve of weights; NF4's sixteen levels are dense in its middle and sparse at its ends, evenly spaced ones are not.",
+    "A bell curve of weights; NF4's sixteen levels are dense in its middle and sparse at its ends; evenly spaced ones are not.",
 )
 
 # %% [markdown] name="nf4_task"
@@ -807,7 +807,7 @@ show_table(rows)
 #
 # ## 9 · How many tokens fit in a micro-batch?
 #
-# With fused attention, one long sequence takes almost the same number of bytes as several short ones with the same number of tokens in total, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
+# With fused attention, one long sequence takes almost the same number of bytes as several short ones with the same number of tokens in total, as the next cell shows. This model's sequences have at most 4,096 tokens; a micro-batch can have more.
 
 # %% name="tokens"
 for name in ("LoRA, 4096 tokens", "LoRA, 4 x 1024 tokens"):

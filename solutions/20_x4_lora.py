@@ -207,7 +207,7 @@ def unseen_loss(model):
 
 print(f"{len(batches)} batches of {len(batches[0])} micro-batches of shape {tuple(batches[0][0][0].shape)}")
 print(
-    "tokens that count in those of the first batch:", [(labels[:, 1:] != -100).sum().item() for _, labels in batches[0]]
+    "counted tokens per micro-batch, first batch:", [(labels[:, 1:] != -100).sum().item() for _, labels in batches[0]]
 )
 print(f"loss on unseen Python: {unseen_loss(base):.3f}")
 

@@ -326,7 +326,7 @@ if is_small:  # merging changes the base, so it needs a copy
 for n, before_it, after_it in zip(shown, said_before, written["adapter"], strict=True):
     print(f"{n}  before: {before_it!r}\n     after:  {after_it!r}")
 same_text = sum(texts == written["adapter"] for texts in written.values()) / len(written)
-print("adapter, loaded adapter and merged model write the same:", same_text == 1)
+print("adapter, loaded adapter and merged model write the same text:", same_text == 1)
 claims.record("T42", "merged, loaded adapter and adapter write the same", subject_name, same_text, "of three", 1, 1)
 
 # %% [markdown] name="real_qlora_text"

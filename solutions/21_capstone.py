@@ -116,7 +116,7 @@ two_updates = [rows, rows]
 plain = task.weights_after(lean, two_updates, device)
 for name, other in {
     "folded into the momentum": task.weights_after(folded, two_updates, device),
-    "a step every micro-batch": task.weights_after(folded, 2 * np.split(rows, BATCH // lean.micro), device),
+    "a step per micro-batch": task.weights_after(folded, 2 * np.split(rows, BATCH // lean.micro), device),
 }.items():
     differ = {n: other[n] != plain[n] for n in plain}
     everywhere = sum(d.sum().item() for d in differ.values())
@@ -277,7 +277,7 @@ print(f"\n{headline}")
 # %% [markdown] name="time_text"
 # ### What did it cost? Time
 #
-# The rungs take turns: in each of three rounds, after a warm-up, every rung takes one step. We compare rungs *within* a round, so a slow moment of the machine is likely to affect both sides of a comparison.
+# The rungs take turns: in each of three rounds, after a warm-up, every rung takes one step. We compare rungs *within* a round, so a temporary slowdown of the machine is likely to affect both sides of a comparison.
 #
 # **Predict.** How long does a step of the last rung take, as a multiple of a step of rung 1 (BF16 autocast)?
 
@@ -336,7 +336,7 @@ print("chosen:", RATES)
 # With one seed and a few hundred images, neighboring rates in this list often differ by only a few images. Treat the choice between them as a coin toss.
 
 # %% [markdown] name="pairs_text"
-# Next we test whether the last rung reaches the loss of the first. We train both with five seeds, in pairs. Accuracy changes in steps of one image and the **loss** is a finer measure, so we compute an interval for the difference in loss. You must set the margin before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. As a control, we also train the last rung with ordinary rounding. Does it lose its small steps in so short a run?
+# Next we test whether the last rung reaches the loss of the first. We train both with five seeds, in pairs. Accuracy changes in steps of one image, and the **loss** is a finer measure, so we compute an interval for the difference in loss. You must set the margin before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. As a control, we also train the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 #
 # To save time, these runs leave out checkpointing, which does not change a single bit ([[activation_checkpointing]]), and fold four micro-batches of 128 instead of sixteen of 32, which gives the same gradient with fewer roundings.
 #
@@ -384,12 +384,12 @@ for name, (_, seeds) in variants.items():
 more = statistics.mean(losses["last rung"]) - statistics.mean(losses["rung 0"])
 least_more, most_more = ttest_rel(losses["last rung"], losses["rung 0"]).confidence_interval(0.95)
 pairs_guess.reveal(more)
-print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95% interval {least_more:+.3f} to {most_more:+.3f}")
+print(f"{len(PAIRS)} pairs: {more:+.3f} in loss, 95% interval {least_more:+.3f} to {most_more:+.3f}")
 swamped = [b - a for a, b in zip(losses["last rung"], losses["last rung, rounded to nearest"], strict=False)]
 points = [found[runs["last rung", seed]][1] - found[runs["rung 0", seed]][1] for seed in PAIRS]
 low_points, high_points = ttest_rel(points, [0.0] * len(points)).confidence_interval(0.95)
 print(f"accuracy: {statistics.mean(points):+.2f} points, 95% interval {low_points:+.2f} to {high_points:+.2f}")
-print("rounded to nearest, against the last rung: " + ", ".join(f"{d:+.3f}" for d in swamped))
+print("loss when rounded to nearest, minus the last rung's: " + ", ".join(f"{d:+.3f}" for d in swamped))
 
 # %% name="ladder_claims"
 TWENTY = 18, math.inf  # one rule for all models of this lab: 20x is reached, within 10%
@@ -415,7 +415,7 @@ claims.figure(said, f"{subject}, 2 pairs of {LadderRun.updates} updates", statis
 # %% name="ladder_figure"
 show(
     ladder_figure(meters),
-    "Two panels, a bar per rung: the factor by which the peak is lower, and the peak by category, in percent of it.",
+    "Two panels, one bar per rung: the factor by which the peak is lower, and each category's percentage of the peak.",
 )
 
 # %% [markdown] name="cost_explained"
@@ -456,11 +456,11 @@ def formulas(micro):
         "activations": (2 * (layers * tokens * width + micro * pixels), "inputs of 4 blocks; images in BF16"),
         "recomputed activations": (
             block - hook * 2 * tokens * inner,
-            "GELU in and out; q, k, v; 4 of the width; softmax and norm statistics",
+            "GELU in and out; q, k, v; 4 tensors of the model's width; softmax and norm statistics",
         ),
         "temporaries": (
             2 * (tokens * (inner + width) + inner * width + micro * 10) + 2 * 4 + hook * 3 * 4 * inner * width,
-            "gradients of GELU's output, the block's and one weight; logits; 2 scalars; in the hook its FP32 tensors",
+            "gradients of GELU's and the block's outputs, one weight; logits; 2 scalars; in the hook its FP32 tensors",
         ),
         "kernel workspace": (layers * random, "the random generator's state, for each checkpoint"),
     }
@@ -531,7 +531,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 # %% [markdown] name="bound_text"
 # ## 4 · Models that people train
 #
-# How far does the ladder go on other models? We plan the seven rungs for two larger models: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
+# How far does the ladder go on other models? We plan the seven rungs for two larger models: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands in for Signum: one number per parameter.)
 #
 # The factor has an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
 #
@@ -781,7 +781,7 @@ claims
 
 # %% name="report"
 sections = {
-    f"The ladder: {headline}; {more:+.3f} of loss ({least_more:+.3f} to {most_more:+.3f})": table,
+    f"The ladder: {headline}; {more:+.3f} in loss ({least_more:+.3f} to {most_more:+.3f})": table,
     f"The floor: {human_bytes(final.peak_bytes)}, byte by byte": floor,
     "The open rung": reached,
 }

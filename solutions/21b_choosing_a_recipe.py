@@ -96,7 +96,7 @@ for name, (said, _) in PUBLISHED.items():
 show_table(lines)
 logged = [said for said, _ in PUBLISHED.values()]
 logs_guess.reveal(logged[0] / logged[-1], "published")
-print(f"of this, a factor of {logged[2] / logged[3]:.2f} is a batch of 16 instead of 64: a different training run")
+print(f"of this, a factor of {logged[2] / logged[3]:.2f} comes from batch 16 instead of 64: a different training run")
 # "20x" is reached, within 10%:
 claims.record("C12", "a peak 20x lower, published", "ViT-L/16, six logs", logged[0] / logged[-1], "times", 18, math.inf)
 claims.record("C12", "the same run: one effective batch", "ViT-L/16, six logs", 64 / 16, "x the batch", 1, 1)
@@ -338,7 +338,7 @@ for (name, wire), times in faster.items():
 #
 # Three more lines of the tables are about one device: mixed precision doubles the speed, accumulation leaves it as it is, checkpointing costs 30%. The next cell times them on the capstone's small ViT, with 512 images per update: in each of three rounds, every variant takes one step, and each is compared with the one before it.
 #
-# **Predict.** Under autocast, how many times as fast is an update from 16 micro-batches of 32 images, compared with a batch of 512? (The tables say: 1.)
+# **Predict.** Under autocast, what is the speed of updates from 16 micro-batches of 32 images, as a multiple of the speed with one batch of 512? (The tables say: 1.)
 
 # %% name="guess_micro"
 my_guess = None  # times as fast
@@ -450,7 +450,7 @@ with tempfile.TemporaryDirectory() as folder:
         said = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=True).stdout
         ends.append(float(re.findall(r"\d+\.\d{4}", said)[-1]))  # of the held-out rows, after the last step
         kept = sorted(Path(folder, "checkpoints").iterdir())
-        print(*resume or ["at once"], "->", said.strip().splitlines()[-1], "| kept:", *(each.name for each in kept))
+        print(*resume or ["in one go"], "->", said.strip().splitlines()[-1], "| kept:", *(each.name for each in kept))
         if len(ends) == 1:
             shutil.rmtree(kept[-1])
 print(f"held-out loss, resumed minus uninterrupted: {ends[1] - ends[0]:+.4f}")
@@ -461,7 +461,7 @@ claims.record(
 # %% [markdown] name="summary_text"
 # ## 6 · What this run tested
 #
-# Most rows are plans: run this lab on a GPU, and the rows about one device get a verdict. The lab report of [[capstone]] includes this table if you run its last cell again.
+# Most rows are plans. If you run this lab on a GPU, the rows about one device get a verdict. The lab report of [[capstone]] includes this table if you run its last cell again.
 
 # %% name="summary"
 claims

@@ -95,7 +95,7 @@ def _loss(dpo_loss: Answers, four: list[Tensor]) -> Evidence:
 
 
 class PrefersTheChosen(Check):
-    """dpo_loss is the mean of -ln sigmoid(beta · margin) over the pairs, and so are its gradients."""
+    """dpo_loss is the mean of -ln sigmoid(beta · margin) over the pairs, with matching gradients."""
 
     hint = (
         "How far is ln p of the chosen answer above the reference's? And how far is that of the rejected answer?\n"

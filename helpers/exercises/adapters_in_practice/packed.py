@@ -85,7 +85,7 @@ class ExamplesStayWhole(_Packed):
             if got["shapes"] != want["shapes"]:
                 return f"{name}: the shapes are {got['shapes']}; they should be {want['shapes']}."
             if got["dtypes"] != want["dtypes"]:
-                return f"{name}: the tensors are of {', '.join(got['dtypes'])}; token ids are int64."
+                return f"{name}: the tensors have dtype {', '.join(got['dtypes'])}; token ids are int64."
             if got["ids"] != want["ids"]:
                 return f"{name}: the rows are {got['ids']}; they should be {want['ids']}."
         if seen["changed"]:
@@ -102,7 +102,7 @@ class OnlyAnswersCount(_Packed):
     """Labels are the tokens of the answers, including the last of each, and -100 at prompts and padding."""
 
     hint = (
-        "The model shifts labels itself, so a token's label is at the token's own place. Note which tokens belong to "
+        "The model shifts labels itself, so a token's label is at the token's position. Note which tokens belong to "
         "an answer while you build the row. Their values do not show it: the last token of an answer may equal `pad`."
     )
     after = ("examples_stay_whole",)

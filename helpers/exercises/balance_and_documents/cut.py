@@ -24,7 +24,7 @@ class SharesOutFairly(Check):
     """zigzag gives each rank two chunks, each chunk once, and all ranks the same number of scores."""
 
     hint = (
-        "Rows of chunk i attend to i full chunks and half of their own. Which two make the same work on each rank?\n"
+        "Rows of chunk i attend to i full chunks and half of their own. Which two give each rank the same work?\n"
         "Pair the cheapest chunk with the most expensive, the second cheapest with the second most expensive, etc."
     )
 
@@ -109,7 +109,7 @@ class CutsTheInputs(Check):
 
 
 class LabelsOfTheSequence(Check):
-    """A label is the token that follows in the sequence, also after the last token of a chunk."""
+    """A label is the token that follows in the sequence, even after the last token of a chunk."""
 
     hint = (
         "What follows the last token of a chunk? It is on another rank, or in the middle of this one.\n"

@@ -69,9 +69,9 @@ class ExchangesSlices(Check):
 
     hint = (
         "Rank j needs slice j of dimension `split`. `all_to_all_single` cuts dimension 0, so first make a tensor whose "
-        "dimension 0 counts the ranks.\n"
-        "`torch.stack(x.chunk(n, dim=split))` is such a tensor. What arrives has the same shape, and its dimension 0 "
-        "counts the ranks that sent it.\n"
+        "dimension 0 has an entry per rank.\n"
+        "`torch.stack(x.chunk(n, dim=split))` is such a tensor. What arrives has the same shape, with an entry per "
+        "sending rank in dimension 0.\n"
         "Join what has arrived with `torch.cat(arrived.unbind(), dim=join)`."
     )
     compared = False

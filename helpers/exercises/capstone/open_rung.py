@@ -217,7 +217,7 @@ class KeepsTheModel(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         names = [str(name) for name in seen["changed"]]
         if names:
-            return f"{len(names)} parameters are missing, new, or of another shape, for example {names[0]!r}."
+            return f"{len(names)} parameters are missing, new, or of a different shape, for example {names[0]!r}."
         return None
 
 

@@ -92,7 +92,7 @@ class AccumulatesTheMean(Check):
             )
         if not seen["hooks"]:
             return (
-                "The gradients are right, but no hook of a parameter has run, so fold would never get a gradient. "
+                "The gradients are right, but no parameter's hook has run, so fold would never get a gradient. "
                 "Does accumulate call backward()?"
             )
         return None
@@ -171,7 +171,7 @@ class RecomputesEachBlock(Check):
         if before != after:
             name = next((name for name in after if name not in before), after[0] if after else "none")
             return (
-                f"The parameters have other names now, for example {name!r}, so a checkpoint no longer fits the "
+                f"The parameters have different names now, for example {name!r}, so a checkpoint no longer fits the "
                 "model. Keep each block where it is, and change what it does when it is called."
             )
         return None

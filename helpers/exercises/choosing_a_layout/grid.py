@@ -47,7 +47,7 @@ class GroupsAlongEachDimension(Check):
             if seen["sizes"][case] != expected["sizes"][case]:
                 return f"{case}: after the call, `sizes` is {seen['sizes'][case]}. Leave the caller's dict as it is."
         if seen["types"]:
-            return f"The numbers of ranks are of type {', '.join(seen['types'])}; they should be ints."
+            return f"The rank numbers are of type {', '.join(seen['types'])}; they should be ints."
         return None
 
 

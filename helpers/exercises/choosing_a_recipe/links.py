@@ -76,7 +76,7 @@ class OffloadCrossesTheLinkTwice(_Sends):
 
     kind = "offload"
     look = "What crosses the link to the host in each direction, and how often?"
-    hint = "4 bytes per parameter in each direction, whatever the numbers of ranks and of micro-batches."
+    hint = "4 bytes per parameter in each direction, whatever the number of ranks or micro-batches."
 
 
 class NothingIsOverlapped(Check):

@@ -51,7 +51,7 @@ class MergesAsOneSoftmax(Check):
 
     hint = (
         "What is the weight of each part? Its sum of exponentials, and `lse` is the logarithm of that.\n"
-        "The new sum of exponentials is the sum of both; each `out` counts with its share of it.\n"
+        "The new sum of exponentials is the sum of both; each `out` is weighted by its share of it.\n"
         "`torch.logaddexp(a, b)` is log(exp(a) + exp(b)); a part's share is exp(its lse - the new lse)."
     )
 

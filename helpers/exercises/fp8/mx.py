@@ -164,7 +164,7 @@ def _about_end(scale: int, right: int, largest: float) -> str:
 
 
 class HandlesZerosAndTheExtremes(Check):
-    """Blocks of zeros get the scale 1, tiny ones 2^-127 at least, and ones with an infinity or NaN get NaN."""
+    """Blocks of zeros get the scale 1, tiny ones at least 2^-127, and ones with an infinity or NaN get NaN."""
 
     hint = "Go through the extremes one by one. torch.where decides block by block."
     after = ("scales_ordinary_blocks",)

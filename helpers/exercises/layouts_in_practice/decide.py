@@ -92,7 +92,7 @@ def _other_question(name: str, one: Evidence) -> str:
             return f"has {_figure(mine)} {_ASKED_WORDS[field]}; it should have {_figure(right)}"
     if layout.lora_rank:
         return "trains adapters only; the question is how to train all weights"
-    return f"is of a model of {one['parameters']:,} parameters; the question's has {question.arch.count():,}"
+    return f"is for a model of {one['parameters']:,} parameters; the question's has {question.arch.count():,}"
 
 
 def _figure(value: Any) -> str:

@@ -89,7 +89,7 @@ class AddsTheCorrection(Check):
 
 
 class StaysThin(Check):
-    """No matrix as large as the weight is made on the way, and the frozen layer gets no gradients."""
+    """No matrix as large as the weight is created, and the frozen layer gets no gradients."""
 
     hint = (
         "B A has the shape of the weight; (x Aᵀ) Bᵀ passes through r values per row. Which pair do you multiply first?"

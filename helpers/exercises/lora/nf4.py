@@ -67,7 +67,7 @@ def _encoded(encode: Callable[..., Any], weights: Tensor) -> Evidence:
 
 
 class EncodesToTheNearestLevel(Check):
-    """Each byte holds two indices, of the levels nearest to w / largest |w| of the block; scales are in 8 bits."""
+    """Each byte holds the indices of two levels, those nearest to w / the block's largest |w|; scales are in 8 bits."""
 
     hint = (
         "weights.view(-1, 64).abs().amax(1) gives the scales. Divide by them (a block of zeros by 1, not by 0). "
@@ -112,7 +112,7 @@ class EncodesToTheNearestLevel(Check):
 
 
 class DecodesWhatWasEncoded(Check):
-    """Decoding gives level · scale, for bytes of any encoder, within half a gap of the weights."""
+    """Decoding gives level · scale, for bytes from any encoder, within half a gap of the weights."""
 
     hint = (
         "packed >> 4 and packed & 15 are the two indices of a byte: stack them so that they alternate. A scale is "

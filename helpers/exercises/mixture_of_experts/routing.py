@@ -76,7 +76,7 @@ class RoutesToTheMostLikely(Check):
     """A token goes to its k most likely experts; the weights are their probabilities, scaled to sum to 1."""
 
     hint = (
-        "`logits.softmax(dim=1)` has the probabilities (n, E); `.topk(k, dim=1)` returns values and indices.\n"
+        "`logits.softmax(dim=1)` gives the probabilities (n, E); `.topk(k, dim=1)` returns values and indices.\n"
         "Divide by the sum over the k chosen experts, not over all experts."
     )
 
@@ -125,7 +125,7 @@ class SortsByExpert(Check):
     hint = (
         "`chosen.flatten()` lists the expert of each choice, token by token. Which order sorts it?\n"
         "Choice number j of that list: to which token does it belong?\n"
-        "`F.one_hot(..., experts)` has a column for each expert, also for those that no token chose."
+        "`F.one_hot(..., experts)` has a column for each expert, even for those that no token chose."
     )
 
     @staticmethod

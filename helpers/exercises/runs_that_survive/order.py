@@ -63,8 +63,8 @@ class NewOrderEachEpoch(Check):
 
     compared = False
     hint = (
-        "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed.\n"
-        "Let it permute all samples, also those that do not fill a batch."
+        "np.random.default_rng([seed, epoch]) is a different generator for each epoch and each seed.\n"
+        "Let it permute all samples, even those that do not fill a batch."
     )
 
     @staticmethod

@@ -125,7 +125,7 @@ class TakesTheRightFormats(Check):
 
 
 class ScalesEachOperand(Check):
-    """g gets a scale of its own, by ctx.scale_of and for E5M2, once; x and w keep those of the forward pass."""
+    """g gets its own E5M2 scale from one call to ctx.scale_of; x and w keep those of the forward pass."""
 
     hint = (
         "There are three tensors and three scales. Which scales do you already have?\n"

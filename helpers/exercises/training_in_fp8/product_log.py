@@ -67,7 +67,7 @@ def wrong_call(got: Evidence, want: Evidence, keys: tuple[str, ...] = ("names", 
     for key in keys:
         if got[key] != want[key]:
             wrong, right = (" and ".join(_short(each) for each in row[key]) for row in (got, want))
-            return f"the call of `product` {words[key]} {wrong}; expected {right}"
+            return f"the call to `product` {words[key]} {wrong}; expected {right}"
     return None
 
 

@@ -15,7 +15,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "n
 
 
 class AdapterSitsWhereItShould(Check):
-    """Each linear layer of attention and MLP has an adapter of that rank, alpha is twice the rank, the rest frozen."""
+    """Every linear layer of a block has an adapter of that rank; alpha is twice the rank; the rest is frozen."""
 
     points = 1
     hint = "target_modules matches the ends of layers' names. Print the model once and read the names."

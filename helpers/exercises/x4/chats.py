@@ -95,7 +95,7 @@ def _kinds(found: Any) -> str:
         return f"an empty {type(found).__name__}"
     odd = [pair for pair in found if not isinstance(pair, list | tuple) or len(pair) != 2]
     if odd:
-        return f"a {type(found).__name__} of {type(odd[0]).__name__}s that are no pairs"
+        return f"a {type(found).__name__} of {type(odd[0]).__name__}s that are not pairs"
     names = [sorted({type(part).__name__ for part in level}) for level in _levels(found)]
     return f"a {type(found).__name__} of pairs of {' and '.join(names[0])}, which hold {' and '.join(names[1])}"
 
@@ -140,7 +140,7 @@ class OnlyAnswersCount(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for template, want in expected.items():
             if "error" in seen[template]:
-                return f"With {template}, it raised {seen[template]['error']}: {seen[template]['text']}"
+                return f"With {template}, labeled_chats raised {seen[template]['error']}: {seen[template]['text']}"
             if seen[template]["kinds"] != want["kinds"]:
                 return f"labeled_chats returns {seen[template]['kinds']}; it should return {want['kinds']}."
             if seen[template]["changed"]:
@@ -164,7 +164,7 @@ class OnlyAnswersCount(Check):
         missing = next((pair for pair in asked if pair[0] not in [ids for ids, _ in got]), None)
         if missing:
             ids, labels = missing
-            diagnosis += f" One of {len(ids)} tokens is missing, {sum(i != -100 for i in labels)} of them the "
+            diagnosis += f" A chat of {len(ids)} tokens is missing, {sum(i != -100 for i in labels)} of them the "
             diagnosis += f"assistant's; `longest` is {longest}."
         return diagnosis
 
@@ -178,7 +178,7 @@ class OnlyAnswersCount(Check):
                     return f"{which}: {ADDED}"
                 begun = next((chat for chat in chats if ids.count(chat[0]) > chat.count(chat[0]) == 1), None)
                 if begun:
-                    return f"{which}: the token that begins a chat is there {ids.count(begun[0])} times. {WHOLE}"
+                    return f"{which}: the token that begins a chat occurs {ids.count(begun[0])} times. {WHOLE}"
                 return (
                     f"{which}: its {len(ids)} token ids match none of the chats. Use the template's text for all "
                     "turns, without additions or omissions."
@@ -191,16 +191,16 @@ class OnlyAnswersCount(Check):
             return ADDED
         if mine[0] != right[0]:
             if mine[0].count(right[0][0]) > right[0].count(right[0][0]) == 1:
-                return f"the token that begins a chat is there {mine[0].count(right[0][0])} times. {WHOLE}"
+                return f"the token that begins a chat occurs {mine[0].count(right[0][0])} times. {WHOLE}"
             return f"its {len(mine[0])} token ids are not the {len(right[0])} that the template gives for its turns."
         if len(mine[1]) != len(right[1]):
             return f"there are {len(mine[1])} labels for {len(right[0])} tokens."
         pairs = list(zip(mine[1], right[1], strict=True))
         if any(a not in (b, -100) for a, b in pairs if b != -100):
-            return "a label differs from the token at its place. (The model itself shifts labels by one.)"
+            return "a label differs from the token at its position. (The model itself shifts labels by one.)"
         odd = [a for (a, b), token in zip(pairs, right[0], strict=True) if b == -100 and a not in (b, token)]
         if odd:
-            return f"where no token counts, a label is {odd[0]}. It should be -100, which cross-entropy ignores."
+            return f"a token that does not count has label {odd[0]}. It should be -100, which cross-entropy ignores."
         more = [place for place, (a, b) in enumerate(pairs) if a != b == -100]
         less = [place for place, (a, b) in enumerate(pairs) if b != a == -100]
         if more or less:

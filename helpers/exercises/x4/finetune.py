@@ -174,7 +174,7 @@ class BaseIsFrozen(Check):
 
 
 class MergedIsEqual(Check):
-    """Merged, it is an ordinary model again: the base's parameters by name, and the same output."""
+    """The merged model is an ordinary model again: the base's parameters by name, and the same output."""
 
     points = 1
     hint = "PEFT's merge_and_unload does both. Compare the logits in evaluation mode."
@@ -234,7 +234,7 @@ class MergedIsEqual(Check):
             rates = " and ".join(str([round(rate[0], 6) for rate in call["rates"]]) for call in (first, second))
             return (
                 f"For as many batches, two calls of `fine_tune` have the learning rates {rates}: does a schedule or a "
-                "counter go on from call to call?"
+                "counter carry over from call to call?"
             )
         return None
 
@@ -254,7 +254,7 @@ class MergedIsEqual(Check):
         if not seen["moved"] > 1e-3:
             return "The output is the same as the base's, so no adapter has been merged."
         if seen["passes"] != expected["passes"]:
-            why = "Each should go through it once." if seen["passes"] else "Do you return a model of an earlier call?"
+            why = "Each should go through it once." if seen["passes"] else "Do you return a model from an earlier call?"
             every = AGAIN * MICRO_BATCHES
             return f"the model that `fine_tune` got ran {seen['passes']} times for {every} micro-batches. {why}"
         return None

@@ -153,7 +153,7 @@ class MergesOnce(Check):
         if before["output"] and wrong:
             return f"{wrong} Correct the forward pass first."
         if not before["drops"]:
-            return "in training mode, two calls with the same input are equal. Each call needs a new dropout mask."
+            return "in training mode, two calls with the same input agree. Each call needs a new dropout mask."
         return None
 
     @staticmethod
@@ -187,9 +187,9 @@ class MergesOnce(Check):
         if call == "unmerge" and not is_adapter(got["trained"], RANK):
             return f"training cannot continue. {wrong_adapter(got['trained'], RANK)}"
         if call == "unmerge" and not got["modules kept"]:
-            return "a module in the layer is in another mode than before the calls. Does dropout stay switched off?"
+            return "a module in the layer is in a different mode than before the calls. Does dropout stay switched off?"
         if call == "unmerge" and not got["drops"]:
-            return "in training mode, two calls with the same input are equal: dropout no longer drops anything."
+            return "in training mode, two calls with the same input agree: dropout no longer drops anything."
         wrong = wrong_numbers("the output", got["beside"], _by_formula(inputs_beside)[1])
         return f"another layer, which was never merged, has changed: {wrong}" if wrong else None
 

@@ -50,7 +50,7 @@ def _wrong_task(recipe: Recipe) -> str | None:
     for name in ("method", "dora", "modules_to_save", "freeze", "train_only"):
         value, default = getattr(recipe, name), getattr(Recipe(recipe.model), name)
         if value != default:
-            return f"{name} is {value!r}; the task trains LoRA's A and B by next tokens, and nothing else."
+            return f"{name} is {value!r}; the task trains LoRA's A and B on next tokens, and nothing else."
     if recipe.lengths:
         return f"lengths are {tuple(recipe.lengths)}; all sequences of the task have the same length, `seq`."
     for name in recipe.changed():

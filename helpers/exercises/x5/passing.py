@@ -131,7 +131,7 @@ class PassesOnWithoutWaiting(Check):
     points = 1
     hint = (
         "dist.isend and dist.irecv (or dist.batch_isend_irecv) return before the message has arrived. Which call waits?"
-        " Both messages need it: one that you do not wait for, not even the one you send, may never get through."
+        " Both messages need it: one that you do not wait for may never get through, even the one you send."
         "\nRanks in a group have numbers of their own: group_dst and group_src (group_peer in a P2POp) take those. A"
         " tensor must be contiguous to be sent, and a group of one has no neighbor."
     )

@@ -21,7 +21,7 @@ CASES = {  # what comes before the last save
     "newest damaged": "a save of step 10 was killed after the new name, step 10 is damaged, and step 11 is saved",
     "damaged": "steps 9 and 10 are damaged, and step 9 is saved again",
     "set back": "steps 3, 4, 6, 7 and 8 are there, and step 5 is saved",
-    "twice": "steps 8 and 9 are saved, then step 9 again with other values",
+    "twice": "steps 8 and 9 are saved, then step 9 again with different values",
     "dated": "step 8 has the newest date, as after a copy, and step 11 is saved",
 }
 DAMAGES = {
@@ -108,7 +108,7 @@ class NewestComesBack(OneObservation):
         if any(scene.get("unclosed", 0) > 0 for scene in seen["scenes"].values()):
             return (
                 "each save leaves more files open than there were before, and a process may have a few hundred. Close "
-                "what you open, also what os.open has returned."
+                "what you open, including what os.open returned."
             )
         for step, form in (pair for name in ("mixed", "three") for pair in seen["scenes"][name]["forms"]):
             if differ := form["files_differ"]:
@@ -122,7 +122,7 @@ class NewestComesBack(OneObservation):
             if not _is(found, kind, step, expected):
                 return f"{where}: load returned a state that differs from the saved one."
         if not _is(loads["saved twice"][0], "again", 9, expected):
-            return f"step 9 was saved twice, with other values: {_found(loads['twice'][0])}; expected the later state."
+            return f"step 9 was saved twice, with new values: {_found(loads['twice'][0])}; expected the later state."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():
             if mixed.get("print", {}).get(place) != value:
@@ -172,7 +172,7 @@ def _written_elsewhere(seen: Evidence) -> str | None:
     for scene in seen["scenes"].values():
         if scene.get("beside", 0) > 0:
             return (
-                "save leaves something beside the folder, in the directory above it. It writes only inside the folder."
+                "save leaves something beside the folder, in the directory above it. It should write only inside it."
             )
         if scene.get("outside"):
             return (
@@ -187,13 +187,13 @@ def _torn_when_replaced(seen: Evidence, expected: Evidence) -> str | None:
     for step, found in zip(seen["alone"]["twice"], seen["loads"]["alone twice"], strict=True):
         if not any(_is(found, kind, step, expected) for kind in ("small", "again")):
             return (
-                f"while step 9 was saved again, with other values, an entry step-{step} was neither the old checkpoint "
+                f"while step 9 was saved again, with new values, an entry step-{step} was neither the old checkpoint "
                 f"nor the new one ({_found(found)} from it alone)."
             )
     for steps, found in zip(seen["photographs"]["twice"], seen["loads"]["twice"], strict=True):
         if not any(_is(found, *state, expected) for state in (("small", 8), ("small", 9), ("again", 9))):
             return (
-                f"killed while step 9 was saved again, with other values ({_listed(steps)} there): {_found(found)}; "
+                f"killed while step 9 was saved again, with new values ({_listed(steps)} there): {_found(found)}; "
                 "step 8, or one of the two steps 9, must come back."
             )
     return None
@@ -207,7 +207,7 @@ def _lost_when_set_back(seen: Evidence, expected: Evidence) -> str | None:
         if not _is(found, "small", step, expected):
             return (
                 f"killed at moment {number} of {len(moments)} of saving step 5 where steps 6 to 8 are there "
-                f"({_listed(steps)} there): {_found(found)}. A step that is to go goes when step 5 has its name."
+                f"({_listed(steps)} there): {_found(found)}. Delete a step only after step 5 has its name."
             )
     return None
 

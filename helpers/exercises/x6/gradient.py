@@ -270,7 +270,7 @@ def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) 
         mine = got["gradients"][name]
         what = _SHOWS.get(name, f"{name}, which has the shape of another parameter")
         if not mine:
-            return f"{where}: {what} has no gradient; it should have one, also if all its numbers are zero."
+            return f"{where}: {what} has no gradient; it should have one, even if all its numbers are zero."
         if not relative_distance(mine, right) <= EXACT:
             return f"{where}: the gradient of {what} is not the mean over both lanes."
         if mine != first[name]:

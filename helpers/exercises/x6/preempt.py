@@ -139,7 +139,7 @@ class RanksStopAtOneStep(OneObservation):
 
     hint = (
         "Install the handlers before job.resume: a handler may call job.clock, and append to a list.\n"
-        "A note of 1 from one rank makes the total 1 on all ranks. A rank must not decide by what only it knows.\n"
+        "A note of 1 from one rank makes the total 1 on all ranks. A rank must not act on what only it knows.\n"
         "Launch step n + 1, then read the total of step n. Where a save is due, also read the last step's total."
     )
 
@@ -167,7 +167,7 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
         if got["called_in_handler"]:
             return f"the handler calls job.{got['called_in_handler']} on rank {rank}. Only note the signal."
     if ranks[0]["apart"]:
-        return f"the ranks diverge: {_places(ranks[0])}. Decide by what all ranks know: the total of a step's notes."
+        return f"the ranks diverge: {_places(ranks[0])}. Rely on what all ranks know: the total of a step's notes."
     for rank, got in enumerate(ranks):
         if got["removed"]:
             return (
@@ -235,7 +235,7 @@ class SavesIfThereIsTime(OneObservation):
 
 def _wrong_end(got: Evidence, want: Evidence) -> str | None:
     if got["apart"]:
-        return f"calls another function than the other rank: {_places(got)}."
+        return f"calls a different function than the other rank: {_places(got)}."
     if got["missed"]:
         return f"had none of your handlers installed when {got['missed'][0]} arrived."
     if got["killed"]:

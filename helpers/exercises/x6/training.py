@@ -189,7 +189,7 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
             if got["overtaken"]:
                 return f"{name}: rank {rank} went on with the next step before job.save had returned."
             if got["loads"] != right["loads"]:
-                calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
+                calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with a folder other than job.folder"
                 return f"{name}: rank {rank} called job.load {calls}; expected: {len(right['loads'])}."
             if got["made"]:
                 return f"{name}: rank {rank} made its folder. Only job.save writes, and it makes what it needs."
@@ -223,7 +223,7 @@ def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]], resumed: bool
         if keep != right_keep:
             return f"called job.save with keep={keep}; job.keep is {right_keep}."
         if not own:
-            return "called job.save with another folder than job.folder."
+            return "called job.save with a folder other than job.folder."
     return None
 
 
