@@ -526,7 +526,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They hold q, k, v, out and lse for this rank's tokens.
 #
-# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks it falls by nearly half; the last column shows how many more blocks a rank holds with four. "1/N" hides a constant. The contract asks only that this constant stop growing with N. The peak is that of **your** functions, so it may be larger or smaller than the course's. Which of the tensors that are alive at the same time could share a buffer?
+# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks it falls by nearly half; the last column shows how many more blocks a rank holds with four. "1/N" hides a constant. The contract asks only that this constant stop growing with N. The peak is that of **your** functions, so it may be larger or smaller than the course's. Which of its tensors need not be alive at the same time?
 #
 # Testing whether the messages hide behind arithmetic takes GPUs. [[Balance_and_documents]] computes how long a sequence must be for that.
 #

@@ -529,7 +529,7 @@ for (n, kv_heads), ratio in ratios.items():
     claims.record("C18", "all-to-all sends less than the ring", subject, ratio, "times", 1.0, float("inf"))
 
 # %% [markdown] name="ulysses_explained"
-# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. In the ring only keys and values travel, while Ulysses also has to send queries and results. On few ranks with few K/V heads, the ring sends less.
+# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. In the ring only keys and values travel, while Ulysses also has to send queries and results. On two ranks with two K/V heads, the ring sends less.
 #
 # Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the product of the two degrees cannot exceed the number of heads. The next cell asks the planner for 8 × 8 ranks and 32 heads.
 
@@ -604,7 +604,7 @@ claims
 # - Under a causal mask, four ranks with contiguous chunks wait for 43% of the step on average, and zigzag is fair. Each document needs its own zigzag.
 # - Make labels before you cut the sequence, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - With enough tokens per GPU, the ring's messages travel while blocks are computed. Between nodes it takes far more tokens than within one.
-# - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
+# - Ulysses sends less on many ranks, until the heads run out. On two ranks with two K/V heads, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
 # **What to reach for when.** With document masks, few K/V heads and memory to spare, use all-gather (according to the counts in section 4; this lab has not run it). With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
 #

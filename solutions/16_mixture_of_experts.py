@@ -423,7 +423,7 @@ print(f"tokens that change experts: {changed:.2f}%")
 #
 # ### A z-loss
 #
-# BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. A second defense keeps the logits from growing. The **z-loss** (ST-MoE) adds a small multiple of the mean of logsumexp(logits)² to the loss. What matters to the choice is how far apart a token's logits are: the largest minus the smallest, their *spread*.
+# BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. A second defense is meant to keep the logits from growing. The **z-loss** (ST-MoE) adds a small multiple of the mean of logsumexp(logits)² to the loss. What matters to the choice is how far apart a token's logits are: the largest minus the smallest, their *spread*.
 #
 # **Predict.** Train the bias mixture again, with 0.01 times this mean added to the loss for each layer. What is the mean spread of the logits, relative to that without a z-loss?
 
@@ -448,7 +448,7 @@ z_guess.reveal(spreads["bias, z-loss"] / spreads["bias"])
 show_table(table)
 
 # %% [markdown] name="z_explained"
-# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice. It makes rounding finer only where logits were large, and those of this small router never were. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
+# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice. It makes rounding finer only where logits were large. Those of this small router never were, so BF16 does not reroute fewer tokens here (third column). In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
 
 # %% [markdown] name="capacity_text"
 # ### What a capacity drops
@@ -707,7 +707,7 @@ claims
 # ## Recap
 #
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
-# - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32; a z-loss keeps its logits from growing.
+# - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32; a z-loss keeps its logsumexp near 0.
 # - A capacity drops tokens. Grouped matmuls on sorted rows drop none, and in BF16 on an H100 `F.grouped_mm` needs no host synchronization (according to its source; this lab has checked only that the host reads no counts).
 # - Finer experts cost no more FLOPs, but more rows: more memory, and more to send.
 #

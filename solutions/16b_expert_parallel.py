@@ -392,7 +392,7 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="busiest_explained"
-# All ranks have the same number of tokens and of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in a step in which the router favors its experts. So imbalance can end a run with an out-of-memory error even though the loss looks normal.
+# All ranks have the same number of tokens and of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives in this layer. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in a step in which the router favors its experts. So imbalance can end a run with an out-of-memory error even though the loss looks normal.
 
 # %% [markdown] name="groups_text"
 # ## 4 · Which ranks share a gradient?

@@ -217,9 +217,9 @@ def survive(folder, faults, steps):
 
 
 # %% [markdown] name="restart_text"
-# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. The all-reduces of this job have a timeout of 5 seconds ([[when_ranks_go_wrong]]).
+# `torchrun` counts attempts from 0. In attempt 0, rank 1 is killed at step 20. In attempt 1, rank 1 hangs at step 27: it never reaches its all-reduce. The all-reduces of this job have a timeout of 5 seconds ([[when_ranks_go_wrong]]).
 #
-# **Predict.** Which rank does `torchrun` report as the failed one in the second attempt?
+# **Predict.** Which rank does `torchrun` report as the failed one in attempt 1?
 
 # %% name="restart_guess"
 my_guess = None  # rank
@@ -251,7 +251,7 @@ else:
     claims.not_measured("T41", said, f"{subject}; this machine was too busy")
 
 # %% [markdown] name="restart_explained"
-# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill, that is the right rank. In the second attempt rank 1 hung and rank 0 timed out waiting for it. (Without a timeout there would be no failure, and so no restart.) The rank that reports the error need not be the rank that caused it.
+# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill, that is the right rank. In attempt 1, rank 1 hung and rank 0 timed out waiting for it. (Without a timeout there would be no failure, and so no restart.) The rank that reports the error need not be the rank that caused it.
 #
 # > **Note:** By default the ranks of a new attempt use the *same* store as those of the previous attempt. They may then read addresses of dead processes, and occasionally fail with "connection refused" (PyTorch issues 135712 and 167288). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FP8: numbers and their scales
 #
-# **Training can run on eight-bit numbers, provided that each tensor comes with a scale. You write the cast, three kinds of scales and a block format, and measure their errors on the tensors of a model in training.**
+# **Training can run on eight-bit numbers, provided that each tensor comes with a scale. You write the cast, two kinds of scales and a block format, and measure their errors on the tensors of a model in training.**
 #
 # | | |
 # |---|---|

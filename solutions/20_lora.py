@@ -740,7 +740,7 @@ for said, name, gpu in (
 
 # %% [markdown] name="ladder_explained"
 # - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes per parameter. Activations are gone by then, so **autocast saves nothing**: it halves tensors that do not exist at the peak. From LoRA on, the peak is in the backward pass, and activations count.
-# - **LoRA** makes the biggest difference: 6.74 billion parameters no longer have gradients or moments. The guides state that their figure leaves out activations; the row below it shows the total.
+# - **LoRA** divides the peak by more than any other row does: 6.74 billion parameters no longer have gradients or moments. The guides state that their figure leaves out activations; the row below it shows the total.
 # - **Checkpointing** removes most of the activations. **Accumulation** builds a batch of 32 out of micro-batches of one. It costs almost nothing: only the adapters' gradients stay in memory until the update.
 # - **NF4** shrinks most of what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
 # - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary. Embedding and head hold an eighth of its parameters, and NF4 does not quantize them. The logits of 512 tokens are four times as large as those of Llama-2.
@@ -799,7 +799,7 @@ for name, one in zip(recipes, plans, strict=True):
 show_table(rows)
 
 # %% [markdown] name="pace_explained"
-# On a small model, LoRA's overhead cancels most of the time that LoRA saves, or even exceeds it. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output.
+# On a small model, LoRA's overhead cancels most of the time that LoRA saves, or even exceeds it. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output. *Gap* is the time between operations, which Python takes; adapters add operations.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #

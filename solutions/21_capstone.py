@@ -131,7 +131,7 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds the same numbers in a different order, so the last bit may differ. Where a mean is almost zero, even its *sign* may differ. The control ends up with different weights almost everywhere.
 #
-# Why does the cell count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. Signum gets only rounding noise, and takes a full step in the direction of its sign. This does no harm, because the bias does not change the model's output.
+# Why does the cell count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. Signum gets only rounding noise, and takes a full step against its sign. This does no harm, because the bias does not change the model's output.
 #
 # ## 2 · The ladder
 #
@@ -497,7 +497,7 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 # %% name="guess_smaller"
 my_guess = None  # a factor
 ### BEGIN GUESS
-my_guess = 2  # activations and temporaries, more than half of the peak, by 8
+my_guess = 2  # activations and temporaries, about half of the peak, by 8
 ### END GUESS
 smaller_guess = Prediction("Last rung's peak, micro-batches of 32 / of 4", my_guess, "times")
 
@@ -533,7 +533,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 #
 # How far does the ladder go on other models? We plan the seven rungs for two larger models: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands in for Signum: one number per parameter.)
 #
-# The factor has an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
+# The factor has an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus A, the rest of its peak (mostly activations). The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
 #
 # $$\text{factor} \le \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #

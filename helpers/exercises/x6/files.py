@@ -171,9 +171,7 @@ def _written_elsewhere(seen: Evidence) -> str | None:
     """Say which file outside of the folder was opened to write, or stays there."""
     for scene in seen["scenes"].values():
         if scene.get("beside", 0) > 0:
-            return (
-                "save leaves something beside the folder, in the directory above it. It should write only inside it."
-            )
+            return "save leaves something beside the folder, in the directory above it. It should write only inside it."
         if scene.get("outside"):
             return (
                 "save opened a file outside of the folder to write: that may be another disk, and too small. "
