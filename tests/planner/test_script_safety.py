@@ -178,6 +178,7 @@ def test_a_nan_anywhere_costs_its_update_alone(kind, seed, tmp_path):
     assert "nan" not in done.stdout.partition("held-out loss: ")[2], done.stdout
     if style == "trainer":
         assert re.search(r"^12 steps: mean of the finite training losses in the log: \d+\.\d{4}$", done.stdout, re.M)
+        assert "'loss': 'nan'" not in done.stdout  # a sum that once held a NaN would be NaN to the end
     assert {8, 12} <= set(_kept(tmp_path))
     for folder in [*_kept(tmp_path).values(), tmp_path / "kept"]:
         assert _are_finite(folder)
