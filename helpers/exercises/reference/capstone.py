@@ -8,7 +8,7 @@ import math
 import statistics
 from dataclasses import replace
 from helpers import CATEGORIES, Claims, KiB, LadderRun, LadderTask, MemoryMeter, Prediction, Rung, Signum, SmolLM2, check, device_name, hint, human_bytes, in_turns, lab_report, ladder_figure, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, show_table
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 import numpy as np
 import torch
 import torch.nn.functional as F
