@@ -40,10 +40,7 @@ SMALLER: dict[str, dict[str, str]] = {
         "(math.log2(numbers_beyond_cache(device)) / 2)": "(math.log2(numbers_beyond_cache(device)) / 4)",
     },
     "20_lora": {"room >= 20 * GiB": "room >= 2000 * GiB"},  # 7B is not trained
-    "21_capstone": {
-        "PAIRS = range(5)": "PAIRS = range(2)",
-        '"adamw": (4e-3, 8e-3, 16e-3), "signum": (2e-3, 4e-3, 8e-3, 16e-3)': '"adamw": (8e-3,), "signum": (8e-3,)',
-    },
+    "21_capstone": {"PAIRS = range(5)": "PAIRS = range(2)"},
 }
 
 
