@@ -38,6 +38,13 @@ def test_tensors_that_cpp_makes_in_between_take_the_right_device():
     assert q.grad.device == HERE
 
 
+def test_attention_of_gradients_on_the_cpu_takes_the_cpus_way():
+    x = torch.ones(2, 1, 2, 8, 4, dtype=torch.float64, requires_grad=True)
+    x.unbind()[0].sum().backward()  # C++ makes the zeros of the other half: for whom it does not say
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()
+    assert F.scaled_dot_product_attention(*[x.grad[0]] * 3, mask).eq(1).all()
+
+
 def test_memory_is_counted_and_given_back():
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
