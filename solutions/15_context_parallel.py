@@ -520,7 +520,7 @@ for what, i in (("saved for the backward pass", 1), ("peak of both passes", 0)):
     share = peaks[4][i] / peaks[1][i]
     said = "ring attention needs 1/N of the memory per rank"
     claims.record("C17", said, f"{what}, 4 ranks", share, "of one process", 0.2, 0.27)
-claims.figure("peak from N to 2 N ranks", "2 to 4 ranks", peaks[4][0] / peaks[2][0], "times")
+claims.figure("peak with twice as many ranks", "4 ranks, compared with 2", peaks[4][0] / peaks[2][0], "times")
 claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs and the link between them")
 
 # %% [markdown] name="memory_explained"

@@ -336,6 +336,7 @@ said = "sharding sends the same for any number of tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["sharded"], "x", 0.99, 1.01)
 said = "tensor ranks send in proportion to tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
+claims.not_measured("C20", "tensor parallelism across nodes is slow", "needs two nodes of GPUs")
 
 # %% [markdown] name="tokens_explained"
 # The flat line is why sharding is cheap with large micro-batches: its messages hide behind computation, which grows with the tokens. For tensor ranks, a larger batch does not help: messages and computation grow together, and without overlap the ranks wait for each message.
@@ -446,7 +447,7 @@ laws_guess.reveal(sum(slower) / len(slower), how="planned")
 show_table(table)
 print(f"bytes, formula / planner:   {min(memory_ratios):.2f} to {max(memory_ratios):.2f}")
 print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):.2f}")
-claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
+claims.figure("three formulas choose: step above the best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
 # These few formulas choose layouts that are nearly as fast as the planner's best. Their bytes leave out gathered parameters and other temporaries. In their times, "half of the peak" stands in for everything that a chip does; the ratios show that it fits some questions better than others. An error that all layouts share does not change their order.

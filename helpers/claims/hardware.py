@@ -33,6 +33,8 @@ NEEDS = {
     "C12": Needs(r"time", "a GPU"),
     "C13": Needs(r"speed|overlap", "two GPUs or more"),
     "C15": Needs(r"speed", "a GPU with FP8 units"),
+    "C17": Needs(r"hide", "GPUs and the link between them"),
+    "C20": Needs(r"slow", "two nodes of GPUs"),
     "C22": Needs(r"time", "GPUs"),
 }
 

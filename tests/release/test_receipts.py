@@ -295,8 +295,8 @@ def test_a_lab_as_a_step_is_a_plain_script(lab, tmp_path):
     assert [r.measured for _, r in Receipt.read(next((tmp_path / "out").iterdir())).rows()] == [5.0]
 
 
-@pytest.mark.parametrize("name", ["fp", "fp8", "labs/fp8"])
-def test_a_lab_is_named_with_or_without_its_folder(monkeypatch, tmp_path, name):
+@pytest.mark.parametrize("name", ["fp", "fp8", "labs/fp8", "19"])
+def test_a_lab_is_named_by_its_topic_or_its_number(monkeypatch, tmp_path, name):
     ran = []
     result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
     monkeypatch.setattr(running, "_run", lambda step, environment, show: (ran.append(step.name), result)[1])

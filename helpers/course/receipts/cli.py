@@ -8,7 +8,8 @@ from .collect import ReceiptsError, run_receipts
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a step, or the beginning of its name; default: all")
+    names = "a step or a lab, or the beginning of its name: mixed_precision, 03; default: all"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest on this machine")
     parser.add_argument("--fresh", action="store_true", help="also run what has not changed")
     parser.add_argument("--show", action="store_true", help="also show the output of the steps")

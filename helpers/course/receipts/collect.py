@@ -41,8 +41,8 @@ def run_receipts(
     Args:
         device: "cuda", "mps" or "cpu"; None takes the fastest.
         fresh: run all steps again.
-        names: only steps of that name; of a name that no step has, those whose names begin so, with or without
-            "labs/".
+        names: only steps of that name; of a name that no step has, those whose names or files begin so, such as
+            "labs/mixed_precision", "mixed" and "03".
         show: print what the steps print, too; otherwise only the end of what a failing one has printed.
         folder: where the receipt is kept.
 
@@ -79,7 +79,7 @@ def run_receipts(
 
 
 def _choose(names: tuple[str, ...], on_cpu: bool) -> list[Step]:
-    """Return the steps to run: those of that name, else those whose names begin so, with or without "labs/"."""
+    """Return the steps to run: those of that name, else those whose names or files begin so."""
     known = steps()
     exact = {step.name for step in known} & set(names)
     begun = tuple(name for name in names if name not in exact)
@@ -90,9 +90,10 @@ def _choose(names: tuple[str, ...], on_cpu: bool) -> list[Step]:
         or step.name in exact
         or step.name.startswith(begun)
         or step.name.removeprefix("labs/").startswith(begun)
+        or (step.path.stem.startswith(begun) and not (on_cpu and step.exercise))
     ]
     if not chosen:
-        unknown = f"No such step: {', '.join(names)}. A step is a measurement or the topic of a lab: mixed_precision."
+        unknown = f"No such step: {', '.join(names)}. A step is a measurement or a lab: mixed_precision, 03."
         raise ReceiptsError(unknown if names else "The labs' sources are not here: run this in a checkout.")
     if on_cpu and not names:  # exercises record no claims; on a GPU it is worth knowing that they run
         chosen = [step for step in chosen if not step.exercise]

@@ -62,6 +62,7 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
         shares = loads[:, layer].T.numpy()  # (experts, steps)
         colors = [COLORS[i % len(COLORS)] for i in range(len(shares))]
         axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colors, edgecolor="white", linewidth=0.3)
-        axes.set(title=name, xlabel="step", xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
-    panels[0].set_ylabel(f"% of the choices in the {('first', 'second')[layer]} block, by expert")
+        axes.set(title=name, xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
+        axes.set_xlabel(f"step ({('first', 'second')[layer]} block)")
+    panels[0].set_ylabel("% of the choices, by expert")
     return figure
