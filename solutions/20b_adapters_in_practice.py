@@ -164,7 +164,7 @@ print(f"with a cache: loss {cached_loss:.5f}")
 cache_guess.reveal(cached_loss / packed_loss)
 
 # %% [markdown] name="score_text"
-# With a cache, Transformers ignores where positions start again, so every example attends to those before it. Here the earlier examples show how the task is done, and the loss changes. Transformers gives no warning. Before you train on packed rows, compare their loss with that of single examples, as in the cell above.
+# With a cache, Transformers ignores where positions start again, so every example attends to those before it. SmolLM2 learns from the earlier examples how the task is done, so its loss changes. (The small Llama has never seen chats, and its loss hardly changes.) Transformers gives no warning. Before you train on packed rows, compare their loss with that of single examples, as in the cell above.
 #
 # ## 2 · A score: right or wrong
 #
@@ -300,9 +300,9 @@ if base.num_parameters() > 1e6:  # not the stand-in
     claims.record("T42", "the fine-tune costs some English", subject, harm, "more nats per token", 0, 2)
 
 # %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. On this pretrained model, LoRA on all linear layers keeps up with full training, which it did not on the small Llama of [[lora]]: compare the first and the last row. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
+# For SmolLM2, the loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. On SmolLM2, LoRA on all linear layers keeps up with full training, which it did not on the small Llama of [[lora]]: compare the first and the last row. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 does the most damage to English, more than full training at its much smaller rate. Rank 1 does the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. On SmolLM2, rank 8 does the most damage to English, more than full training at its much smaller rate. Rank 1 does the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ## 4 · Save, load, merge
 #
@@ -370,7 +370,7 @@ if has_4_bits:
         print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {english_after:.3f}")
 
 # %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. But this is a **small** model, and its weights had already been rounded to 4 bits once, in another format. Do not expect the same figure at 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for the difference on the task.
+# BF16 changes SmolLM2's loss in the third decimal place or later. NF4 costs this model much more. But SmolLM2 is a **small** model, and its weights had already been rounded to 4 bits once, in another format. Do not expect the same figure at 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for the difference on the task.
 #
 # Do not merge an adapter into packed 4-bit weights: dequantize the weights first, and merge into the result. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do merge into the original weights, score the model again.
 #
@@ -582,7 +582,7 @@ print(
 print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 512 tokens")
 
 # %% [markdown] name="dpo_explained"
-# The style has changed completely. But read the numbers themselves: in our run, the model now gets some of them wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
+# SmolLM2 changes its style completely. But read the numbers themselves: in our run, SmolLM2 then got some of them wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
 #
 # A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of a fine-tuning step on the same number of prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training, the reference is a second copy of the weights. Its log-probabilities do not change, so you can compute them once for the entire data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #

@@ -267,10 +267,10 @@ print(f"\n{headline}")
 # %% [markdown] name="climb_explained"
 # Read the table column by column. For every rung, ask what it removed, what it *added*, and what it moved to another category.
 #
-# - **Autocast** halves most activations, but it adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
+# - **Autocast** halves most activations, but it adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2. On a GPU, this workspace can be larger than all other categories of so small a model, and then the peak rises.
 # - **Micro-batches** remove the most by far: they shrink activations, temporaries, workspace and inputs at once. But accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; in rung 2 all gradients exist from the first micro-batch on.
 # - **Checkpointing** removes activations and adds recomputed ones. The weight copies shrink as well, because each recomputed block makes and frees its own. Checkpointing looks modest because few activations were left to remove. *The order of the rungs decides how much each of them seems to save*, but not the total.
-# - In rung 3, the static part dominates. **Signum** removes a state tensor, and **folding** removes the gradients; each of these changes affects only one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
+# - In rung 3, workspace aside, the static part dominates. **Signum** removes a state tensor, and **folding** removes the gradients; each of these changes affects only one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
 #
 # So the largest factor comes from the simplest technique, small micro-batches.
 

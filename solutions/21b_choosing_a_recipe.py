@@ -106,7 +106,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="logs_explained"
 # The logs stay below a factor of 20, and the fourth cuts the batch from 64 to 16, which makes it a different training run. [[Capstone]] climbs a ladder that keeps the batch.
 #
-# Where the plan and a log disagree, the software is the likely reason: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies, while today's Adam holds one.
+# The plan is for today's software, and the logs are from a nightly build of PyTorch 2.1. One difference is known: that Adam held two temporary copies, while today's holds one. The six recipes have not been run with both versions, so how much of the disagreement this explains is open.
 
 # %% [markdown] name="guide_text"
 # ## 2 · A recipe guide, row by row
