@@ -714,7 +714,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: section 3 names what does not shrink with them. How low can you go? (An update has fewer images than in the ladder, to keep the check short. Even so, it can take a minute on a CPU, and longer with very small micro-batches. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** (320 on CUDA, whose allocator rounds every tensor up to a multiple of 512 bytes) and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: section 3 names what does not shrink with them. How low can you go? (An update has fewer images than in the ladder, to keep the check short. Even so, it can take a minute on a CPU, and longer with very small micro-batches. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
 #
 # **Contract.** Write two functions:
 #

@@ -22,6 +22,18 @@ def _bits(model: nn.Module) -> list[str]:
     return sorted(hashlib.sha256(p.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] for p in parameters)
 
 
+def _random_states(device: torch.device) -> list[Tensor]:
+    """Return the states of the CPU's generator and of the device's, which dropout draws from there."""
+    own = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state()]
+    return [torch.get_rng_state(), *own]
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for own in states[1:]:
+        torch.get_device_module(device).set_rng_state(own)
+
+
 class Watched:
     """A fresh copy of the base whose forward passes, and all optimizers' updates, are noted in the block.
 
@@ -50,7 +62,7 @@ class Watched:
         self._sizes: list[list[float]] = []
         self._rates: list[list[float]] = []
         self._start: list[str] = []
-        self._passes: list[tuple[nn.Module, Tensor, Tensor, Tensor]] = []  # of this update
+        self._passes: list[tuple[nn.Module, Tensor, Tensor, list[Tensor]]] = []  # of this update
         self._off = True
 
     def __enter__(self) -> "Watched":
@@ -81,7 +93,7 @@ class Watched:
             self._start = _bits(module)
         labels = self._labels[min(len(self._read), len(self._labels)) - 1]
         labels = labels if labels.shape == ids.shape else ids  # another order is told by another check
-        self._passes.append((module, ids, labels, torch.get_rng_state()))
+        self._passes.append((module, ids, labels, _random_states(ids.device)))
 
     def _watch_backward(self, module: nn.Module, args: Any, output: Any) -> None:
         """Have the gradients looked at when an update's first backward pass begins, before it makes any."""
@@ -144,13 +156,14 @@ class Watched:
         return *both, [seen.norm().item(), best.norm().item()]
 
     def _gradient(
-        self, parameters: list[nn.Parameter], module: nn.Module, ids: Tensor, labels: Tensor, numbers: Tensor
+        self, parameters: list[nn.Parameter], module: nn.Module, ids: Tensor, labels: Tensor, states: list[Tensor]
     ) -> tuple[Tensor, int]:
         """Return the gradient of the sum of a micro-batch's losses, flat, and how many of its tokens count."""
         self._off = True
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(numbers)
-            logits = self._head(module(input_ids=ids, use_cache=False).last_hidden_state)[:, :-1]
+        now = _random_states(ids.device)
+        _set_random_states(ids.device, states)
+        logits = self._head(module(input_ids=ids, use_cache=False).last_hidden_state)[:, :-1]
+        _set_random_states(ids.device, now)
         self._off = False
         wanted = labels[:, 1:].flatten()
         loss = F.cross_entropy(logits.flatten(0, 1).float(), wanted, reduction="sum")
