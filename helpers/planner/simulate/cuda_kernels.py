@@ -141,6 +141,8 @@ class CudaKernels(TorchFunctionMode):
     ) -> Tensor:
         """Choose as `sdp_utils.cpp` does: flash for 16 bits without a mask, else memory-efficient, else plain math.
 
+        No fused kernel takes FP64.
+
         `torch.nn.attention.sdpa_kernel` can forbid kernels.
         """
         if self._autocast and torch.is_autocast_enabled("cpu"):
@@ -148,13 +150,15 @@ class CudaKernels(TorchFunctionMode):
         rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         head = q.shape[-1]
         flash, efficient = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
-        if flash and q.dtype != torch.float32 and attn_mask is None and head <= FLASH_LARGEST_HEAD:
-            padding = -head % 8  # the kernel wants heads of a multiple of 8
-            q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
+        sixteen = q.dtype in (torch.float16, torch.bfloat16)
+        if flash and sixteen and attn_mask is None and head <= FLASH_LARGEST_HEAD:
+            if padding := -head % 8:  # the kernel wants heads of a multiple of 8; the scale is that of the true width
+                scale = head**-0.5 if scale is None else scale
+                q, k, v = (F.pad(t, (0, padding)) for t in (q, k, v))
             out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
             return out[..., :head]
         grouped = enable_gqa and q.shape[-3] != k.shape[-3]  # which the memory-efficient kernel does not know
-        if grouped or not efficient:
+        if grouped or not efficient or q.dtype == torch.float64:
             return torch.ops.aten._scaled_dot_product_attention_math(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
             )[0]

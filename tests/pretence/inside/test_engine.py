@@ -188,3 +188,12 @@ def test_events_and_streams_order_nothing_and_time_all():
     end.record()
     torch.cuda.synchronize()
     assert start.elapsed_time(end) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("width", [4, 8])
+def test_attention_is_right_in_any_dtype_and_width(dtype, width):
+    q, k, v = torch.randn(3, 2, 1, 9, width, dtype=torch.float64).unbind()
+    right = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # on the CPU
+    out = F.scaled_dot_product_attention(*(x.to("cuda", dtype) for x in (q, k, v)), is_causal=True)
+    assert (out.double().cpu() - right).norm() <= 8 * torch.finfo(dtype).eps * right.norm()
