@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if family(item.nodeid) in undecided:
             item.add_marker("slow")
     slow = [item for item in items if item.get_closest_marker("slow")]
-    for item in slow if runs_whole() else _of_today(slow):
+    for item in slow if runs_whole() else _of_today([item for item in slow if not item.get_closest_marker("today")]):
         item.add_marker("today")
     wanting = [item for item in items if item.get_closest_marker("cuda")]
     if wanting:
