@@ -30,7 +30,8 @@ are the planner's. In a dry run operations compute nothing, and their results ar
     process.py     the environment of a process that has the GPUs from its start
 
     cuda_paths.py  functions that save other tensors on CUDA than on the CPU
-    recurrent.py   recurrent layers as cuDNN runs them; recurrent_sizes.py: the memory it takes
+    recurrent.py   recurrent layers as cuDNN runs them; recurrent_sizes.py: the memory it takes; recurrent_cells.py:
+                   cells as CUDA runs them
     attention.py   CUDA's fused attention, where it is computed; norm_statistics.py: what norms of 16 bits keep
 
 Dry runs:

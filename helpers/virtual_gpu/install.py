@@ -25,6 +25,7 @@ from . import (
     profiler,
     ranks,
     recurrent,
+    recurrent_cells,
     storages,
     streams,
     tensors,
@@ -103,6 +104,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         grouping.install(_patches)
         cuda_paths.install(_patches)
         recurrent.install(_patches)
+        recurrent_cells.install(_patches)
         if dry is not None:
             dry_values.install(_patches, dry)
             cuda_graphs.install(_patches, dry.leave_out)

@@ -69,6 +69,51 @@ def test_values_are_those_of_the_cpu_and_peaks_those_of_a_dry_run(kind, options,
     assert run.peak_allocated == peak
 
 
+def trained_cell(kind, device="cuda", autocast=False, **options):
+    """Return the outputs of a cell over five time steps, and all gradients."""
+    torch.manual_seed(0)
+    cell = getattr(nn, kind)(6, 8, **options).to(device)
+    x, state, out = torch.randn(5, 3, 6).to(device).requires_grad_(), None, []
+    with torch.autocast("cuda", torch.float16, enabled=autocast):
+        for step in x:
+            state = cell(step, state)
+            out.append(state[0] if kind == "LSTMCell" else state)
+    last = state[1] if kind == "LSTMCell" else state
+    (torch.stack(out).float().square().sum() + last.float().cos().sum()).backward()
+    return [*out, x.grad, *(weight.grad for weight in cell.parameters())]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+def test_values_of_cells_are_those_of_the_cpu_and_peaks_those_of_a_dry_run(kind, bias):
+    wanted = trained_cell(kind, "cpu", bias=bias)
+    install(Machine.named("t4"))
+    try:
+        found = trained_cell(kind, bias=bias)
+        for value, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(value.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+        peak = torch.cuda.max_memory_allocated()
+        del found, value
+        assert trained_cell(kind, autocast=True, bias=bias)[0].dtype == torch.float16
+    finally:
+        uninstall()
+    with virtual_gpu("t4") as run:
+        trained_cell(kind, bias=bias)
+    assert run.peak_allocated == peak
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("LSTMCell", 12 + 2), ("GRUCell", 11 + 1)])
+def test_a_cell_keeps_both_products_its_gates_and_its_states(kind, wanted):
+    """derivatives.yaml: `_thnn_fused_lstm_cell` saves (B, 4 H) three times, `_thnn_fused_gru_cell` 3 H, 3 H and 5 H."""
+    with virtual_gpu("a100-40gb"):
+        cell, x = getattr(nn, kind)(512, 512).cuda(), torch.zeros(256, 512, device="cuda")
+        state, held = (x, x) if kind == "LSTMCell" else x, []
+        for _ in range(3):
+            state = cell(x, state)
+            held.append(torch.cuda.memory_allocated())
+    assert held[2] - held[1] == wanted * x.nbytes
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_autocast_computes_in_fp16_whatever_it_was_asked_for(gpu, kind):
     _, (out, *_, gradient) = trained(kind, DEEP, autocast=True)
