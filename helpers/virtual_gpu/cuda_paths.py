@@ -14,6 +14,7 @@ from torch import Tensor
 from ..planner.simulate.cuda_kernels import CudaKernels, FusedRmsNorm
 from .hollow import is_hollow
 from .homes import index_of
+from .machine import Machine
 from .patches import Patches
 
 aten = torch.ops.aten
@@ -83,8 +84,9 @@ _PATHS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def install(patches: Patches) -> None:
+def install(patches: Patches, machine: Machine) -> None:
     """Register the paths for tensors on a virtual GPU."""
+    _kernels.capability = machine.capability
     library = torch.library.Library("aten", "IMPL")
     patches.later(library._destroy)
     for name, path in _PATHS.items():

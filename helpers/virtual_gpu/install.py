@@ -102,7 +102,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         kernels.install(_patches)
         legacy_types.install(_patches)
         grouping.install(_patches)
-        cuda_paths.install(_patches)
+        cuda_paths.install(_patches, machine)
         recurrent.install(_patches)
         recurrent_cells.install(_patches)
         if dry is not None:

@@ -329,7 +329,7 @@ def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_kernel_of_attention_can_be_forbidden(dtype):
     def held(*backends):
-        with virtual_gpu("t4"), sdpa_kernel(list(backends)):
+        with virtual_gpu("a100-40gb"), sdpa_kernel(list(backends)):
             q = torch.zeros(1, 8, 1024, 64, dtype=dtype, device="cuda", requires_grad=True)
             out = nn.functional.scaled_dot_product_attention(q, q, q)
             assert out.requires_grad
@@ -340,6 +340,36 @@ def test_a_kernel_of_attention_can_be_forbidden(dtype):
     assert fused < scores
     assert held(SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH) < scores
     assert held(SDPBackend.MATH) >= fused + scores
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "width", "kernel"),
+    [
+        ("a100-40gb", torch.bfloat16, 64, "flash"),
+        ("a100-40gb", torch.bfloat16, 60, "flash"),  # which pads the heads
+        ("a100-40gb", torch.float32, 60, "efficient"),
+        ("a100-40gb", torch.float32, 62, "plain"),
+        ("t4", torch.float16, 64, "efficient"),
+        ("t4", torch.float16, 60, "plain"),
+        ("t4", torch.bfloat16, 64, "plain"),
+        ("v100-16gb", torch.float32, 62, "efficient"),
+    ],
+)
+def test_the_gpu_the_dtype_and_the_width_of_a_head_decide_which_kernel_attends(gpu, dtype, width, kernel):
+    """`sdp_utils.cpp`: flash needs compute capability 8.0; the other fused kernel wants multiples of 16 bytes."""
+    with virtual_gpu(gpu):
+        q, k, v = (torch.zeros(2, 4, 512, width, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3))
+        before = torch.cuda.memory_allocated()
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
+        kept = torch.cuda.memory_allocated() - before
+        reached, waiting = set(), [out.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            reached.add(node.name())
+            waiting += [following for following, _ in node.next_functions if following is not None]
+        fused = {name.removeprefix("ScaledDotProduct").partition("Attention")[0].lower() for name in reached}
+    assert ({"flash", "efficient"} & fused or {"plain"}) == {kernel}
+    assert (kept > 2 * 4 * 512 * 512 * 2) == (kernel == "plain")
 
 
 def test_a_limit_is_named_by_the_error():

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 FLASH_LARGEST_HEAD = 256
+AMPERE = (8, 0)  # compute capability
 
 # What autocast runs in FP32 on CUDA: "CUDA Ops that can autocast to float32" in the documentation of torch.amp, as far
 # as training losses and models use them.
@@ -69,11 +70,15 @@ class CudaKernels(TorchFunctionMode):
     Args:
         autocast: the 16-bit dtype of `torch.autocast`, or None.
         packed: tokens in each of the documents of a sequence, which attend to their own alone; 0 for one document.
+
+    Attributes:
+        capability: the compute capability of the GPU, on which the choice of an attention kernel depends.
     """
 
     def __init__(self, autocast: torch.dtype | None, packed: int = 0) -> None:
         super().__init__()
         self._autocast, self._packed = autocast, packed
+        self.capability = AMPERE
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -141,8 +146,6 @@ class CudaKernels(TorchFunctionMode):
     ) -> Tensor:
         """Choose as `sdp_utils.cpp` does: flash for 16 bits without a mask, else memory-efficient, else plain math.
 
-        No fused kernel takes FP64.
-
         `torch.nn.attention.sdpa_kernel` can forbid kernels.
         """
         if self._autocast and torch.is_autocast_enabled("cpu"):
@@ -151,14 +154,14 @@ class CudaKernels(TorchFunctionMode):
         head = q.shape[-1]
         flash, efficient = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
         sixteen = q.dtype in (torch.float16, torch.bfloat16)
-        if flash and sixteen and attn_mask is None and head <= FLASH_LARGEST_HEAD:
+        if flash and sixteen and attn_mask is None and head <= FLASH_LARGEST_HEAD and self.capability >= AMPERE:
             if padding := -head % 8:  # the kernel wants heads of a multiple of 8; the scale is that of the true width
                 scale = head**-0.5 if scale is None else scale
                 q, k, v = (F.pad(t, (0, padding)) for t in (q, k, v))
             out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
             return out[..., :head]
         grouped = enable_gqa and q.shape[-3] != k.shape[-3]  # which the memory-efficient kernel does not know
-        if grouped or not efficient or q.dtype == torch.float64:
+        if grouped or not efficient or not self._efficient_takes(q, v):
             return torch.ops.aten._scaled_dot_product_attention_math(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
             )[0]
@@ -167,6 +170,13 @@ class CudaKernels(TorchFunctionMode):
                 attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, float("-inf"))
             attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2])
         return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, attn_mask, True, **rest)[0]
+
+    def _efficient_takes(self, q: Tensor, v: Tensor) -> bool:
+        """Say whether the memory-efficient kernel can read tensors of this dtype, and heads of these widths."""
+        new = self.capability >= AMPERE
+        aligned = {torch.float16: 8, torch.float32: 4 if new else 1} | ({torch.bfloat16: 8} if new else {})
+        to = aligned.get(q.dtype)
+        return to is not None and q.shape[-1] % to == v.shape[-1] % to == 0
 
     @staticmethod
     def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -182,8 +192,9 @@ class CudaKernels(TorchFunctionMode):
 def scratch_bytes(func: Any, args: Any) -> int:
     """Return the bytes that a CUDA kernel takes for itself while `func` runs: of those known, the attentions'.
 
-    The flash backward pass adds up the gradient of q in FP32 and keeps a number a row; with grouped queries it makes
-    gradients of k and v for each query head first (`mha_bwd` in PyTorch's `flash_api.cpp`).
+    Both backward passes keep a number a row and add up the gradient of q in FP32; the memory-efficient one needs no
+    memory for that if q is FP32. With grouped queries the flash kernel makes gradients of k and v for each query head
+    first (`mha_bwd` in PyTorch's `flash_api.cpp`; `workspace_elements_gq` in `kernel_backward.h`).
     """
     aten = torch.ops.aten
     if func is aten._scaled_dot_product_flash_attention_backward.default:
@@ -194,6 +205,7 @@ def scratch_bytes(func: Any, args: Any) -> int:
         expanded = 2 * batch * heads * k.shape[2] * head * q.element_size() if k.shape[1] != heads else 0
         return rows * rounded * 4 + rows * 4 + expanded
     if func is aten._scaled_dot_product_efficient_attention_backward.default:
-        q = args[1]
-        return q.shape[0] * q.shape[1] * q.shape[2] * 4
+        batch, heads, length, head = args[1].shape
+        sums = -(-length // 64) * 64 * -(-head // 64) * 64 if args[1].element_size() == 2 else 0
+        return batch * heads * (length + sums) * 4
     return 0
