@@ -72,7 +72,7 @@ show_table([("number", "E4M3", "E5M2"), *casts])
 #
 # - `x` is FP32 or BF16, of any shape, and is not changed. `dtype` is E4M3 or E5M2. `scale` is a number, or a tensor that broadcasts to the shape of `x`.
 # - Divide in FP32, and cast the quotient to `dtype` at once. (A division in BF16 would round twice: to BF16, and then in the cast.)
-# - A number above the format's maximum becomes the maximum, with its sign. NaN stays NaN.
+# - A number whose magnitude exceeds the format's maximum, infinity included, becomes the maximum with its sign. NaN stays NaN.
 
 
 # %% name="quantize" answer=true reveal=true
@@ -662,7 +662,7 @@ claims
 # ## Recap
 #
 # - An FP8 tensor is a pair: values and a scale. Without the scale, almost all gradients become zero, and no error is raised.
-# - The relative error is 0.212 × 2⁻ᵐ, whatever the scale. E4M3 halves E5M2's error; E5M2 reaches further down.
+# - The relative error is 0.212 × 2⁻ᵐ, whatever the scale, as long as few numbers fall outside the format's range. E4M3 halves E5M2's error; E5M2 reaches further down.
 # - Delayed scaling saves a pass over the tensor. Its history can be out of date, so it may clip large numbers or lose small ones.
 # - With eight bits, finer scales hardly make the error smaller. They keep an outlier from affecting other blocks, and small numbers from being lost. With four bits, the size of the blocks and the precision of their scales matter.
 # - MX blocks run along the summed dimension, so each tensor is quantized twice.

@@ -60,7 +60,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 #
 # - **`quantize(x, dtype, scale)`** returns the FP8 values of x / scale. **`current_scale(x, dtype)`** takes the scale from the amax of x, and **`delayed_scale(history, x, dtype)`** from those of earlier steps. `one_scale(x)` casts x to E4M3 and back.
 # - **`nvfp4(x, to_format)`** casts x (rows, n) to four bits and back: values in E2M1, and one scale per 16 contiguous values of a row. `to_format` is the function that rounds to E2M1, normally to the nearest.
-# - **The formula.** The relative error of a cast is 0.212 × 2⁻ᵐ for a format with m fraction bits, whatever the scale.
+# - **The formula.** The relative error of a cast is 0.212 × 2⁻ᵐ for a format with m fraction bits, whatever the scale, as long as few numbers fall outside its range.
 # - **The subject** is a GPT of two layers, trained in BF16 for 60 steps. Each batch of 512 tokens counts as one of 64 micro-batches. We record the inputs **x**, the weights **w** and the gradients of the outputs **g** of its eight linear layers.
 #
 # The next cell trains it again, and keeps the tensors of the last step.
@@ -374,7 +374,7 @@ for name in ("hybrid", "E4M3 throughout"):
     )  # fmt: skip
 
 # %% [markdown] name="torchao_text"
-# The rounding errors of FP8 change the final loss less than another seed does. You cannot tell the two formats for g apart here: E5M2 doubles the error of g and loses fewer small gradients, and neither effect shows in the loss. A small GPT and 60 steps cannot settle the question for a large run. In practice, recipes with one scale per tensor use the hybrid (Transformer Engine's default; torchao's *tensorwise*). Recipes with finer scales use E4M3 throughout (torchao's *rowwise*, DeepSeek-V3, MXFP8).
+# The rounding errors of FP8 change the final loss by less than the spread of the three seeds. You cannot tell the two formats for g apart here: E5M2 doubles the error of g and loses fewer small gradients, and neither effect shows in the loss. A small GPT and 60 steps cannot settle the question for a large run. In practice, recipes with one scale per tensor use the hybrid (Transformer Engine's default; torchao's *tensorwise*). Recipes with finer scales use E4M3 throughout (torchao's *rowwise*, DeepSeek-V3, MXFP8).
 #
 # ### torchao: the PyTorch-native option
 #
@@ -429,7 +429,7 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% from BF16's", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales, FP8 stays within a percent of BF16's loss, and another seed changes the loss more than that. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
+# With scales, FP8 stays within a percent of BF16's loss, and the three seeds spread over more than that. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
 #
 # ## 3 · Does it save memory?
 #
@@ -480,7 +480,7 @@ claims.record(
 #
 # After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this, like our *keeps BF16*. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
-# *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
+# *keeps FP8 x* halves the saved inputs of three of a block's four layers, but not the activations, because norms, GELU, attention and the loss save BF16. (Attention keeps its output in BF16 in any case, so for the projection after it, the FP8 copy is extra.) *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes if no other operation keeps x, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
 # **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (`te.fp8_model_init` in older versions). This pays off for frozen weights, or if the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #

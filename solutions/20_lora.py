@@ -510,7 +510,7 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 
 
 # %% [markdown] name="sweep_explained"
-# Starting from q and v with rank 8, compare doubling the number of layers with quadrupling the rank. Quadrupling the rank trains twice as many parameters. In the lines above, the additional layers lower the loss more than the higher rank does, in each of the three runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# Starting from q and v with rank 8, compare doubling the number of layers with quadrupling the rank. The higher rank trains twice as many parameters as the additional layers do. In the lines above, the additional layers lower the loss more than the higher rank does, in each of the three runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
 # Alpha acts like a learning rate: with 2 the steps are too small, and 64 does no better than the 16 of the third row. All of these results come from one small model and a few dozen steps. Add settings of your own to the table.
 #
@@ -525,7 +525,6 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 # - **LoRA+** gives B a learning rate several times that of A.
 
 # %% name="relatives"
-took = {}
 relatives = {
     "LoRA, r=8": {},
     "rsLoRA": {"use_rslora": True, "alpha": 16 / 8**0.5},
@@ -533,18 +532,17 @@ relatives = {
     "PiSSA": {"init_lora_weights": "pissa"},
     "LoRA+": {},
 }
-print(f"{'':12}{'trained':>9}{'seconds':>9}  Python, after {FEWER} steps")
+print(f"{'':12}{'trained':>9}  Python, after {FEWER} steps")
 for name, options in relatives.items():
     model, optimizer = with_peft(copy.deepcopy(base), **options), None
     if name == "LoRA+":
         optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=5e-3, loraplus_lr_ratio=4, weight_decay=0.0)
-    took[name] = train(model, code, FEWER, 1e-2, optimizer=optimizer)
+    train(model, code, FEWER, 1e-2, optimizer=optimizer)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    print(f"{name:12}{trained:>9,}{took[name]:>9.1f}  {evaluate(model, code):.3f}")
-print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long as LoRA's")
+    print(f"{name:12}{trained:>9,}  {evaluate(model, code):.3f}")
 
 # %% [markdown] name="relatives_explained"
-# Here rsLoRA gets alpha / √8, which makes it identical to the first row: rsLoRA is a rule for changing the rank, not a better layer. Each of the other rows is a single run at a learning rate that was not tuned for it. The rows show what each variant costs, not which of them is best. *LoRA Without Regret* (Thinking Machines, 2025) finds that LoRA on all layers matches full fine-tuning on data sets of typical size, at about ten times the learning rate.
+# Here rsLoRA gets alpha / √8, which makes it identical to the first row: rsLoRA is a rule for changing the rank, not a better layer. Each of the other rows is a single run at a learning rate that was not tuned for it. The rows show how many parameters each variant trains, not which of them is best. (Section 8 times a step of DoRA.) *LoRA Without Regret* (Thinking Machines, 2025) finds that LoRA on all layers matches full fine-tuning on data sets of typical size, at about ten times the learning rate.
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
@@ -713,7 +711,7 @@ static = 2 * total + 16 * trained_at_7b  # the base in BF16; in FP32 the adapter
 rows = []
 for name, (_, said) in rungs.items():
     if name == "+ LoRA r=16":
-        rows.append(("+ LoRA, without activations", static, said))
+        rows.append(("+ LoRA, without activations (formula)", static, said))
         said = None
     rows.append((name, peaks[name], said or ""))
 rows += [(f"Llama-3.1-8B: {name}", one.peak_allocated_bytes, "") for name, one in eight.items()]
@@ -730,7 +728,7 @@ for name, gigabytes in (
     ("+ LoRA r=16", static / 1e9),
 ):
     said = rungs[name][1]
-    subject = f"7B, {name}: " + ("without activations" if "LoRA" in name else "512 tokens, planned")
+    subject = f"7B, {name}: " + ("without activations, by formula" if "LoRA" in name else "512 tokens, planned")
     claims.record("T25", f"about {said} GB", subject, gigabytes, "GB", said * 0.9, said * 1.1)
 for said, name, gpu in (
     ("LoRA on 7B fits 24 GB", "+ checkpointing", "rtx-4090-24gb"),
@@ -742,9 +740,9 @@ for said, name, gpu in (
 # - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes per parameter. Activations are gone by then, so **autocast saves nothing**: it halves tensors that do not exist at the peak. From LoRA on, the peak is in the backward pass, and activations count.
 # - **LoRA** divides the peak by more than any other row does: 6.74 billion parameters no longer have gradients or moments. The guides state that their figure leaves out activations; the row below it shows the total.
 # - **Checkpointing** removes most of the activations. **Accumulation** builds a batch of 32 out of micro-batches of one. It costs almost nothing: only the adapters' gradients stay in memory until the update.
-# - **NF4** shrinks most of what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
+# - **NF4** shrinks most of what is left, the frozen weights. Embedding and head stay in 16 bits in the BF16 plans; `prepare_model_for_kbit_training` would cast them to FP32.
 # - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary. Embedding and head hold an eighth of its parameters, and NF4 does not quantize them. The logits of 512 tokens are four times as large as those of Llama-2.
-# - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[loss_scaling]]), and adapters in FP32.
+# - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[loss_scaling]]). With autocast, what NF4 does not quantize is in FP32: embedding and head take twice as much. (The adapters are in FP32 in all of these plans.)
 #
 # (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters can hold only one dtype. `fully_shard` accepts mixed dtypes.)
 #
@@ -781,6 +779,8 @@ step_flops = {name: count_flops(step) for name, step in steps.items()}
 print(f"FLOPs of a step, LoRA / full: {step_flops['PEFT'] / step_flops['full']:.2f}")
 pace = compare(*steps.values(), runs=7)
 time_guess.reveal(1 / pace.speedup)
+dora = compare(steps["PEFT"], step_of(with_peft(copy.deepcopy(base), use_dora=True)), runs=7)
+print(f"a step of DoRA / of LoRA: {1 / dora.speedup:.2f}")
 profiles = {name: profile_step(step) for name, step in steps.items()}
 table = [("milliseconds", *steps)]
 for kind in dict.fromkeys(kind for profiled in profiles.values() for kind in profiled.by_kind()):
@@ -799,7 +799,7 @@ for name, one in zip(recipes, plans, strict=True):
 show_table(rows)
 
 # %% [markdown] name="pace_explained"
-# On a small model, LoRA's overhead cancels most of the time that LoRA saves, or even exceeds it. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output. *Gap* is the time between operations, which Python takes; adapters add operations.
+# On a small model, the time falls less than the FLOPs do, because matmuls are only a part of the step. Compare the rows. *Matmul* falls with the FLOPs at best: LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a GPU busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output. *Gap* is the time between operations, which Python takes; adapters add operations. DoRA adds more of them: in each forward pass it computes the norms of all rows of W + BA.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #

@@ -530,7 +530,7 @@ print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if only weights and running means were left: {top.peak_bytes / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. With few images, the peak moves. On some CPUs it is then in a kernel's scratch memory; on others, in the optimizer's hook, where stochastic rounding holds three tensors of 4 bytes per element that are as large as the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
+# Activations fall with the micro-batch. With few images, the peak is in a kernel's scratch memory on some CPUs. On others it is in the optimizer's hook, where stochastic rounding holds three tensors of 4 bytes per element that are as large as the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
 #
 # So the floor depends on three choices: the bytes per weight, the bytes of state, and how much you compute at a time. The factor tells you as much about rung 0 as about rung 6.
 
@@ -573,7 +573,7 @@ def plan_ladder(model, batch, micro, **shared):
     # Each step as often as an update needs it:
     seconds = {name: rungs[name][1] * plan.roofline_seconds["a100-80gb"] for name, plan in plans.items()}
     top = plans["0 FP32, AdamW"]
-    lines = [[f"{model}, batch {batch}, planned", "GB", "smaller by", "time, lower bound", "loss"]]
+    lines = [[f"{model}, batch {batch}, planned", "GB", "smaller by", "roofline time / rung 1", "loss"]]
     for name, plan in plans.items():
         slower = "" if plan is top else f"{seconds[name] / seconds['1 BF16 autocast']:.2f}x"  # rung 0 is without TF32
         gb, less = plan.peak_allocated_bytes / 1e9, top.peak_allocated_bytes / plan.peak_allocated_bytes
@@ -591,7 +591,7 @@ print(f"our ViT by the same bound: {bound:.0f}x, of which it reached {first / pe
 # %% [markdown] name="planned_explained"
 # The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below it. The large models come closer to a bound that is much lower: most of what is left consists of weights and means.
 #
-# The time is a lower bound at the rates of an A100's data sheet, relative to rung 1. (We leave out rung 0, because the planner's FP32 does not use TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
+# The times are ratios of roofline times, at the rates of an A100's data sheet. Each roofline is a lower bound, but their ratio is only a rough guide: it does not show, for example, that small micro-batches use a GPU less well. (We leave out rung 0, because the planner's FP32 does not use TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 
 # %% [markdown] name="smol_text"
 # ### Your rungs on a language model
@@ -780,7 +780,7 @@ print(f"{reached}; the last rung of the ladder: {human_bytes(peaks[last])}")
 # %% [markdown] name="report_text"
 # ## 6 · Your lab report
 #
-# Every table of claims that you saw in this course's notebooks has been saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). The file stays on this machine. The next cell lists the claims of this lab, and the one after it shows the whole file as one page: your ladder and your floor first, then the claims of every lab. The page contains what *you* measured, on your device. If you change a rung and run the lab again, or do another lab and run the last cell again, the page changes. `save` writes it as HTML.
+# Every table of claims that you saw in this course's notebooks has been saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). The file stays on this machine. The next cell lists the claims of this lab, and the one after it shows the whole file as one page: your ladder and your floor first, then the claims of every lab. The page contains what *you* measured on your device, and what the planner and the virtual GPU calculated (the column *measured on* says so). If you change a rung and run the lab again, or do another lab and run the last cell again, the page changes. `save` writes it as HTML.
 
 # %% name="claims"
 claims

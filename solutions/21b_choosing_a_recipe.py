@@ -119,9 +119,12 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 #
 # | card | the guides say |
 # |---|---|
-# | 8 GB, 16 GB | about 1B; about 3B, fully trained |
-# | 24 GB, 40 GB | about 7B with LoRA, r = 16; about 13B with LoRA, r = 32 |
-# | 80 GB | 7B fully trained; 7B fully trained with FP32 weights |
+# | 8 GB | about 1B, fully trained |
+# | 16 GB | about 3B, fully trained |
+# | 24 GB | about 7B with LoRA, r = 16 |
+# | 40 GB | about 13B with LoRA, r = 32 |
+# | 80 GB | 7B, fully trained |
+# | 80 GB | 7B, fully trained with FP32 weights |
 # | 8 × 80 GB | 70B, ZeRO-3 / FSDP |
 
 # %% name="guess_lines"
@@ -202,7 +205,7 @@ for line, (card, recipe) in GUIDE.items():
 # %% [markdown] name="memory_text"
 # ## 3 · The summary table
 #
-# Overviews of these techniques often end with a table of factors for memory and speed. The factors below come from several such tables. We begin with memory, which we plan for GPT-2 (124 million parameters) with AdamW and 8 sequences of 1,024 tokens per step and rank. Each line is compared with the line that it builds on.
+# Overviews of these techniques often end with a table of factors for memory and speed. The factors below come from several such tables. We begin with memory, which we plan for GPT-2 (124 million parameters) with AdamW and 8 sequences of 1,024 tokens per step and rank. The last column names the line that each line is compared with. (*+ checkpointing* is compared with FP32, because the factor in the tables includes mixed precision.)
 #
 # **Predict.** According to the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
 
@@ -239,7 +242,7 @@ for name, (_, other, *said) in LINES.items():
         continue
     less, (words, *between) = plans[other].peak_allocated_bytes / size, said
     lines.append([name, f"{size / GiB:.2f}", f"{less:.2f}x", words, other])
-    claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times smaller", *between)
+    claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "x", *between)
 show_table(lines)
 one_gpu, a_rank = (plans[name].peak_allocated_bytes for name in ("mixed precision", "FSDP, 8 ranks"))
 fsdp_guess.reveal(one_gpu / a_rank, "planned")
@@ -253,7 +256,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # %% [markdown] name="bound_text"
 # ### Speed on several GPUs
 #
-# The tables say that eight GPUs are 8 times as fast. We cannot measure that here, so we bound it from below, by a formula that *includes the links*: the roofline time of a rank's step, plus the time that the rank's bytes take on the link, with no overlap.
+# The tables say that eight GPUs are 8 times as fast. We cannot measure that here, so we estimate it, by a formula that *includes the links*: the roofline time of a rank's step, plus the time that the rank's bytes take at the link's data-sheet rate, with no overlap.
 
 # %% [markdown] name="links_task"
 # ### Your turn: the bytes on the link
@@ -302,7 +305,7 @@ my_guess = None  # times as fast as one GPU
 ### BEGIN GUESS
 my_guess = 7  # the gradients take a little time
 ### END GUESS
-wires_guess = Prediction("GPT-2 on 8 A100s, DDP over PCIe: speedup, lower bound", my_guess, "times")
+wires_guess = Prediction("GPT-2 on 8 A100s, DDP over PCIe: speedup, nothing overlapped", my_guess, "times")
 
 # %% name="wires"
 one = plans["mixed precision"].roofline_seconds["a100-80gb"]
@@ -326,12 +329,12 @@ show_table(lines)
 eight = {kind: human_bytes(sent_per_update(kind, plans["FP32"].trained, 8, 8)) for kind in ("DDP", "FSDP")}
 print("\nwith 8 micro-batches per update, a rank sends " + ", ".join(f"{kind}: {sent}" for kind, sent in eight.items()))
 for (name, wire), times in faster.items():
-    claims.figure(f"{name}: speed, lower bound", f"GPT-2, A100, planned with {wire}", times, "x")
+    claims.figure(f"{name}: speed, nothing overlapped", f"GPT-2, A100, planned with {wire}", times, "x")
 
 # %% [markdown] name="wires_explained"
 # - With one micro-batch per update, **DDP and FSDP** happen to send the same number of bytes: 2 × 4 per parameter for DDP and 2 + 2 + 4 for FSDP, each times 7/8, because a rank keeps its own part. In pure FP32, FSDP would send 50% more than DDP. With several micro-batches FSDP sends all of this for each of them, unless you keep the weights gathered ([[fully_shard]]), and DDP sends once.
-# - In practice, much of the communication overlaps with arithmetic, so the speedup is larger than this lower bound. If the bound is below half the number of ranks, sending takes longer than computing, and overlap cannot hide all of it.
-# - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
+# - In practice, much of the communication overlaps with arithmetic, which makes the speedup larger than this estimate. A link that is slower than its data sheet, or shared, makes it smaller. If the estimate is below half the number of ranks, sending takes longer than computing, and overlap cannot hide all of it.
+# - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the estimate leaves out, so it is too optimistic. More sequences per update make it cheaper.
 
 # %% [markdown] name="one_device_text"
 # ### Speed on one device
@@ -389,9 +392,9 @@ show_table(lines)
 # %% [markdown] name="chooser_text"
 # ## 4 · Choose a recipe
 #
-# Now you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds: the time for all arithmetic or the time for all memory traffic at the data sheet's rates, whichever is longer. Two recipes tie if they differ only in the shorter time. Below, LoRA and QLoRA with checkpointing tie, although unpacking NF4 costs time ([[lora]]). Roofline seconds are a lower bound: they give a rough ranking and do not forecast a step's time. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds: the time for all arithmetic or the time for all memory traffic at the data sheet's rates, whichever is longer. Two recipes tie if they differ only in the shorter time. Below, LoRA and QLoRA with checkpointing tie, although unpacking NF4 costs time ([[lora]]). Roofline seconds are a lower bound: they give a rough ranking and do not forecast a step's time. A micro-batch is one sequence. All plans have at least two micro-batches, so they include the gradients that accumulation keeps; more sequences per update cost time but no more memory. The optimizer runs once per update.
 #
-# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. Such adapters take little additional memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. With checkpointing, such adapters take little additional memory. Without it, each adapted layer also saves its input, which at 2,048 tokens can take several GiB. So name the layers (`lora_targets`) in the recipe that you export, and plan it again.
 #
 # Three questions:
 #
@@ -428,7 +431,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 #
 # <details><summary>Answers</summary>
 #
-# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the number of tokens of the full update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
+# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the number of tokens of the full update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`. `torch.manual_seed` gives each rank and step its own dropout, and `require_backward_grad_sync` lets DDP send gradients only with the last piece, so this line belongs to accumulation, too.
 #
 # </details>
 
@@ -473,7 +476,7 @@ claims
 # - A recipe fits if the card has room for what the allocator may *reserve*. If the margin is within the planner's own error, the recipe is at the edge, and only a run can decide.
 # - Full training in pure BF16 with AdamW takes four times the memory of the weights. With LoRA, the frozen weights take nearly everything.
 # - A table of factors is valid only for the model, batch and number format behind it. Sharding divides weights, gradients and state, but not activations.
-# - A bound on speed includes the links. DDP sends once per update, and FSDP sends in every micro-batch.
+# - An estimate of speed must include the links. DDP sends once per update, and FSDP sends in every micro-batch.
 # - A run that can be killed needs all of its state in the checkpoint: model, optimizer, random numbers, the order of the data.
 #
 # **What to reach for when.** For one card, start with the chooser or `python -m helpers plan`, and take the recipe that fits with the least work. If it is at the edge, shorten the sequences or take the next recipe on the list. On a slow link, prefer DDP with accumulation as long as the state fits; shard over a fast one.

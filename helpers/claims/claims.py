@@ -72,7 +72,7 @@ class Claims:
     def _table(self) -> list[tuple[str, ...]]:
         """Return header and rows; a column for each other device whose receipt has one of these claims."""
         others = [receipt for receipt in receipts_elsewhere() if any(receipt.find(row) for row in self.rows)]
-        table = [("claim", "said", "measured on", "measured", "verdict", *(f"on {other.device}" for other in others))]
+        table = [("claim", "said", "measured on", "figure", "verdict", *(f"on {other.device}" for other in others))]
         for row in self.rows:
             theirs = [other.find(row) for other in others]
             columns = [_beside(row, match) for match in theirs]

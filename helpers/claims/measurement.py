@@ -49,5 +49,5 @@ class Measurement:
         if self.measured is None:
             return "not measured here"
         if not self.tests:
-            return "measured only"
+            return "figure only"
         return "held" if self.held else "did not hold"

@@ -57,7 +57,7 @@ def test_a_figure_without_a_claim_counts_as_neither(claims):
     claims.figure("seconds of a step", "this CPU", 1.5, "s")
     report = lab_report(claims)
     assert repr(report) == before
-    assert "<td>measured only</td>" in report.html  # in no verdict's color
+    assert "<td>figure only</td>" in report.html  # in no verdict's color
 
 
 def test_the_report_shows_itself_with_its_sections(claims):

@@ -8,7 +8,7 @@ from ...claims.measurement import Measurement
 from ...claims.receipt import Receipt
 from .quoted_claims import QUOTED_CLAIMS
 
-MARKS = {"held": "✓", "did not hold": "✗", NO_VERDICT: "·", "measured only": "·"}
+MARKS = {"held": "✓", "did not hold": "✗", NO_VERDICT: "·", "figure only": "·"}
 ORDER = ("held", "held so far", "held in some cases", "did not hold", "not measured")
 _JUDGED = ("held", "did not hold")
 

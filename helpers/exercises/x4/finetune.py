@@ -40,7 +40,7 @@ def observe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
 
 
 class LearnsTheNewText(Check):
-    """After one pass, in training mode, the loss on other Python falls by 0.7 of what LoRA can achieve."""
+    """After one pass, in training mode, the loss on other Python falls by 0.7 of the reference's fall."""
 
     points = 1
     hint = (
