@@ -41,7 +41,7 @@ LABS = {
     "19_fp8": "",
     "19b_training_in_fp8": "train_compare",
     "20_lora": "adapt",
-    "20_x4_lora": "plan_hint",
+    "20_x4_lora": "tried",
     "20b_adapters_in_practice": "pack_hint",
     "21_capstone": "stacked",
     "21b_choosing_a_recipe": "one_device",
