@@ -19,7 +19,7 @@ from .owners import category_of
 
 _GROWS = {"activations", "recomputed activations", "temporaries", "kernel workspace"}
 _SHARE = 0.6  # of the bytes that arrive are of tensors with the batch as their first dimension, at least
-_MOST = 2**20
+MOST = 2**20  # larger ones are not looked for
 _ROUNDED = 2**21  # bytes by which a block may exceed what was asked for
 PIECES = 1.05  # reserved over allocated in large programs; the segments of small ones say little about large batches
 
@@ -86,7 +86,7 @@ def batch_past_refusal(ledger: Ledger, room: int) -> int | None:
     batch = batch_at_refusal(ledger)
     if batch is None or ledger.refused_phase not in (FORWARD, BACKWARD):
         return None
-    place, index, asked = ledger.refusals[-1]
+    place, index, asked, *_ = ledger.refusals[-1]
     fixed, grows = _held(ledger, index, place)
     is_gradient = any(0 <= size - asked < _ROUNDED for size in parameter_sizes(ledger))
     request = np.zeros(2)
@@ -102,7 +102,7 @@ def batch_past_refusal(ledger: Ledger, room: int) -> int | None:
 
 def _came_to_stay(ledger: Ledger, begin: int, end: int) -> np.ndarray:
     """Return the bytes that come after each event of a step and are still there at the last refusal."""
-    place, index, _ = ledger.refusals[-1]
+    place, index, *_ = ledger.refusals[-1]
     stay = np.zeros(end - begin)
     for at in range(begin, end):
         record = ledger.events[at]
@@ -122,8 +122,8 @@ def _largest(fixed: np.ndarray, each: np.ndarray, room: int) -> int:
         return 0
     growing = each > 0
     if not growing.any():
-        return _MOST
-    return min(_MOST, int(((room - fixed[growing]) / each[growing]).min()))
+        return MOST
+    return min(MOST, int(((room - fixed[growing]) / each[growing]).min()))
 
 
 def _held(ledger: Ledger, index: int, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,10 @@
 """`with virtual_gpu("rtx-4090"):` in a notebook or a program: the code inside runs on a GPU that is not there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import torch
 
 from ..planner.catalog.gpus import find_gpu
 from . import memory, waits
@@ -11,6 +14,7 @@ from .install import install, mode, uninstall
 from .ledger import Ledger
 from .lost_values import EarlierModels
 from .machine import Machine
+from .patches import Patches
 from .step_forecast import computed
 from .steps import Steps
 from .traffic import Traffic
@@ -21,17 +25,17 @@ from .world import World
 def virtual_gpu(
     name: str, *, gpus: int = 1, steps: int | None = None, strict: bool = False, world: World | None = None
 ) -> Iterator[DryRun]:
-    """Let this process have GPUs, on which operations take memory and compute nothing; afterwards it has none.
+    """Give this process virtual GPUs, on which operations allocate memory but compute nothing.
 
-    Tensors that outlive the block are the CPU's, and their values mean nothing: not those of a model either that was
-    made before the block and moved into it, of which a warning says so.
+    After the block they are gone. Tensors that outlive it are on the CPU, and their values are meaningless. The same is
+    true of a model that was created before the block and moved into it; a warning names it.
 
     Args:
         name: of the catalog, e.g. "rtx-4090", or the path of the TOML file of a GPU.
-        gpus: how many.
+        gpus: number of GPUs.
         steps: optimizer steps after which the program is ended by `EnoughStepsError`; None lets it go on.
         strict: raise where a value is asked for that does not exist.
-        world: the ranks of which this process is one; None where there are no others.
+        world: the group of ranks that this process belongs to; None where there are no others.
 
     Yields:
         What is known of the program so far; print it inside the block or after.
@@ -43,9 +47,10 @@ def virtual_gpu(
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
     run = DryRun(gpu, ledger, seen, world)
-    earlier = EarlierModels()
+    earlier, patches = EarlierModels(), Patches()
     install(machine, seen, world)
     try:
+        patches.put(torch.nn.Parameter, "__deepcopy__", _noting_copies(ledger))
         memory.watch = ledger
         dry = mode()
         assert isinstance(dry, DryMode)
@@ -59,5 +64,18 @@ def virtual_gpu(
         try:
             run.close()
         finally:
+            patches.undo()
             uninstall()
             earlier.warn_of_lost_values(stacklevel=3)  # below: contextlib's __exit__, and the block
+
+
+def _noting_copies(ledger: Ledger) -> Callable[..., Any]:
+    """Return `Parameter.__deepcopy__`, which tells the ledger of the copies."""
+    base = torch.nn.Parameter.__deepcopy__
+
+    def copied(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+        copy = base(parameter, memo)
+        ledger.copied_parameter(copy)
+        return copy
+
+    return copied

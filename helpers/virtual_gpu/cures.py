@@ -10,11 +10,11 @@ FUSED = "the fused optimizer (fused=True), which makes no temporaries"
 HALF = "half the batch"
 ACCUMULATED = f"{HALF}, twice the gradient accumulation"
 CHECKPOINTING = "activation checkpointing of every block"
-TURNED_ON = "model.train(), which makes the activation checkpointing take effect that is on already"
+TURNED_ON = "model.train(): activation checkpointing is already on, but has no effect in eval mode"
 EIGHT_BITS = "an 8-bit optimizer (torchao or bitsandbytes)"
 IN_BACKWARD = "the optimizer step inside the backward pass, which frees each gradient at once"
 LORA = "LoRA, if you fine-tune: no optimizer state or gradients for frozen weights"
-BF16 = "weights in BF16 where they are in FP32, and with them what is computed from them"
+BF16 = "weights in BF16 instead of FP32, and everything computed from them"
 
 CHECKPOINTED = 0.1  # of the saved tensors that checkpointing keeps: the blocks' inputs, and one block's own
 EIGHT = 1 + 4 / 256  # bytes per element of 8-bit state: torchao has an FP32 scale for each 256 elements
@@ -40,7 +40,7 @@ class Cure:
 
 
 def cures_at(owners: Owners, unused: int, checkpoints: bool) -> list[Cure]:
-    """Return the changes that save at least a hundredth of what is held at one moment, the least trouble first.
+    """Return the changes that save at least a hundredth of what is held at one moment, the easiest first.
 
     Args:
         owners: of that moment. More than its categories need not be known.
@@ -57,7 +57,7 @@ def cures_at(owners: Owners, unused: int, checkpoints: bool) -> list[Cure]:
         Cure(EIGHT_BITS, int(state * (1 - EIGHT / 4))),
         Cure(IN_BACKWARD, gradients),
         Cure(LORA, state + gradients),
-        Cure("weights in BF16 where they are in FP32", held.get("parameters", 0) // 2),
+        Cure("weights in BF16 instead of FP32", held.get("parameters", 0) // 2),
     ]
     return notable(cures, owners.allocated)
 

@@ -2,6 +2,7 @@
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
 from ..planner.reserved import Reserved, reserved_between
-from .batch import PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches, pieces_at
+from .batch import MOST, PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches, pieces_at
 from .cures import Cure
 from .fits import common_gpus, grade_on
 from .ledger import Ledger
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _ROWS = 8  # of a table in the text; JSON has all
 _REPLAYS = 4  # each in the batch that the one before allows
-_NO_BATCH = "The largest batch is not known: what the steps bring to the GPU does not show their batch."
+_NO_BATCH = "The largest batch is unknown: the tensors that each step copies to the GPU show no batch dimension."
 _MORE = 1.1  # times the operations of the usual step
 _UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it, and the largest batch that fits."
 _WHY_TIGHT = " (has room for the tensors, but perhaps not for all that PyTorch reserves)"
@@ -84,7 +85,7 @@ class DryRun:
 
     @_once_an_event
     def index(self) -> int:
-        """The GPU that is reported: the one that gave most bytes."""
+        """The GPU that is reported: the one that allocated the most bytes."""
         return busiest_gpu(self.ledger)
 
     @_once_an_event
@@ -95,30 +96,37 @@ class DryRun:
     @property
     def peak_step(self) -> int:
         """The number of the step with the highest allocated peak, counted from 0."""
-        steps = self.steps
-        return max(range(len(steps)), key=lambda number: steps[number].allocated)
+        return max(self._counted, key=lambda number: self.steps[number].allocated)
+
+    @property
+    def _counted(self) -> list[int]:
+        """The numbers of the steps; if the program went on after an allocation that failed, from the next one on."""
+        after = 0 if self.ledger.ran_out or not self.ledger.refusals else self.ledger.refusals[-1].place
+        numbers = list(range(len(self.steps)))
+        return [number for number in numbers if self.steps[number].first >= after] or numbers
 
     @property
     def peak_allocated(self) -> int:
-        """What `torch.cuda.max_memory_allocated` would say in the end."""
-        return max(step.allocated for step in self.steps)
+        """What `torch.cuda.max_memory_allocated` would say in the end, if no larger attempt had failed before."""
+        return self.steps[self.peak_step].allocated
 
     @property
     def reserved(self) -> Reserved:
-        """Between which bytes `torch.cuda.max_memory_reserved` would lie."""
+        """The interval in which `torch.cuda.max_memory_reserved` would lie."""
         return reserved_between(self.peak_allocated, self._peak_reserved, self._gpu.cublas_workspace)
 
     @property
     def _peak_reserved(self) -> int:
-        return max(step.reserved for step in self.steps)
+        return max(self.steps[number].reserved for number in self._counted)
 
     @property
     def owners(self) -> Owners:
-        """Who holds the peak; after a refusal, who held the memory then."""
+        """Who holds the peak; if the program ran out of memory, who held it then."""
         if self._peak is not None:
             return self._peak
-        if self.ledger.refusals:
-            return owners_at(self.ledger, self.ledger.refusals[-1][1], self.ledger.refusals[-1][0] - 1)
+        if self.ledger.ran_out:
+            refusal = self.ledger.refusals[-1]
+            return owners_at(self.ledger, refusal.index, refusal.place - 1)
         return owners_at(self.ledger, self.index, self.steps[self.peak_step].at)
 
     @_once_an_event
@@ -128,15 +136,15 @@ class DryRun:
 
     @property
     def cures(self) -> list[Cure]:
-        """What would make it smaller."""
+        """Changes that would lower the peak."""
         self.owners  # noqa: B018  learns which allocations are weights and gradients
-        index = self.ledger.refusals[-1][1] if self.ledger.refusals else self.index
+        index = self.ledger.refusals[-1].index if self.ledger.ran_out else self.index
         timeline = Timeline(self.ledger, index, batch_of(self.ledger))
-        return timeline.cures(None if self._expandable else self._peak_reserved)
+        return timeline.cures(None if self._expandable else self._peak_reserved, self._gpu.bf16)
 
     @_once_an_event
     def grades(self) -> dict[str, str]:
-        """Whether it "fits" this GPU and the common ones of the catalog, is "tight" or "does not fit"."""
+        """Whether it "fits" on this GPU and the common ones of the catalog, is "tight" or "does not fit"."""
         if self.stopped_early:
             return {}
         peaks = self.peak_allocated, self._peak_reserved
@@ -157,7 +165,8 @@ class DryRun:
     def largest_batches(self) -> dict[str, int]:
         """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized.
 
-        It has the free pieces of a large program, which are few: larger batches do not fit, this one may be tight.
+        It assumes that little reserved memory is unused, as in large programs. Larger batches do not fit; this one may
+        be tight.
         """
         return self._batches(min(self._pieces, PIECES))
 
@@ -268,14 +277,20 @@ class DryRun:
 
     def _memory_lines(self) -> list[str]:
         reserved = self.reserved
-        lines = [f"Dry run on a virtual {self.gpu}", f"{'step':>6}  {'allocated':>12}  {'reserved':>12}"]
+        lines = [f"Dry run on a virtual {self.gpu}", *self._other_gpu_lines()]
+        lines.append(f"{'step':>6}  {'allocated':>12}  {'reserved':>12}")
         for number, step in enumerate(self.steps, 1):
             name = str(number) if number <= len(self.ledger.marks) else f"({number})"
             lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
         if left := self.left_behind:
             lines.append(
-                f"Each step leaves {human_bytes(left.nbytes)} behind, most of it made at {short(left.line)}: is a loss "
-                "kept with its graph, or a graph after its backward pass?"
+                f"Each step leaves {human_bytes(left.nbytes)} behind, most of it allocated at {short(left.line)}. Does "
+                "the program keep losses without .detach(), or call backward(retain_graph=True)?"
+            )
+        if idle := self.ledger.idle_optimizers:
+            lines.append(
+                f"{idle} of the optimizers took no step, so no memory of {'its' if idle == 1 else 'their'} state is "
+                "counted. If they step later, repeat the run with more --steps."
             )
         if self.ledger.turned_on_in_eval and not self.ledger.checkpoints:
             lines.append(
@@ -286,8 +301,9 @@ class DryRun:
             return [*lines, *self._ran_out_lines()]
         lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
         if self.ledger.refusals:
-            asked = human_bytes(self.ledger.refusals[-1][2])
-            return [*lines, f"{asked} did not fit, and the program continued: on another GPU its peak may differ."]
+            asked, grade = human_bytes(self.ledger.refusals[-1].nbytes), self.grades.get(self.gpu, "")
+            lines.append(f"{asked} did not fit, and the program continued: on another GPU its peak may differ.")
+            return [*lines, f"From the next step on, this GPU: {grade}"] if grade else lines
         if self.stopped_early:
             return [*lines, "The script stopped before its first optimizer step, so whether it fits is unknown."]
         for said in (FITS, TIGHT, DOES_NOT_FIT):
@@ -300,14 +316,23 @@ class DryRun:
         if largest:
             safe = self.safe_batches
             counts = {name: sorted({safe[name], count}) for name, count in largest.items() if count}
-            rooms = [f"{name} " + " to ".join(f"{count:,}" for count in both) for name, both in counts.items()]
+            rooms = [f"{name} " + " to ".join(map(_count, both)) for name, both in counts.items()]
             here = f"{batch_of(self.ledger):,}"
             lines.append(f"Largest batch (here {here}), all else equal: {', '.join(rooms) or 'not even a batch of 1'}")
             if any(len(both) > 1 for both in counts.values()):
-                lines.append("  (the first should fit; the last fits if the larger run leaves fewer pieces unused)")
+                lines.append("  (the first should fit; the second only if less reserved memory is unused there)")
         elif self.ledger.marks and batch_of(self.ledger) is None:
             lines.append(_NO_BATCH)
         return lines
+
+    def _other_gpu_lines(self) -> list[str]:
+        """Name the GPU, if the program has used several."""
+        indices = sorted({record.index for record in self.ledger.events})
+        peaks = {index: max(step.allocated for step in steps_of(self.ledger, index)) for index in indices}
+        if len(peaks) < 2:
+            return []
+        others = ", ".join(f"GPU {index} {human_bytes(peak)}" for index, peak in peaks.items() if index != self.index)
+        return [f"GPU {self.index}, the busiest of {len(peaks)}; peaks of the others: {others}"]
 
     def _emulation_lines(self) -> list[str]:
         """Say which GPUs that may run it have no units for its BF16 matmuls."""
@@ -317,7 +342,7 @@ class DryRun:
         return [f"  Without BF16 units, so BF16 runs at the rate of FP32: {', '.join(slow)}"] if slow else []
 
     def _ran_out_lines(self) -> list[str]:
-        held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved
+        held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1].nbytes, self.steps[-1].reserved
         line = (
             f"Runs out of memory at {human_bytes(held)} allocated: the program asks for {human_bytes(asked)}, so it "
             f"needs at least {human_bytes(held + asked)}."
@@ -345,12 +370,12 @@ class DryRun:
         owners = self.owners
         if not owners.categories:
             return []
-        when = "when it ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
+        when = "when it ran out" if self.ledger.ran_out else f"at the peak, in step {self.peak_step + 1}"
         lines = ["", f"Memory {when} ({owners.phase}, {short(owners.line)})"]
         lines += _table(owners.categories, len(owners.categories))
         for title, rows in (("By module", owners.modules), ("By line", owners.lines)):
             lines += ["", title, *_table(dict(rows.most_common()), _ROWS)]
-        if self.ledger.refusals or self.grades.get(self.gpu, FITS) != FITS:
+        if self.ledger.ran_out or self.grades.get(self.gpu, FITS) != FITS:
             lines += ["", "What to change, easiest first:", *(f"  {cure}" for cure in self.cures)]
         return lines
 
@@ -374,9 +399,10 @@ class DryRun:
             )
         low, high = self.host_seconds or (0.0, 0.0)
         if high > forecast.seconds:
+            compiled = any(what == "torch.compile" for _, what, _ in self.waits.left_out)
             lines.append(
-                f"The host may be slower: it needs {low:.3g} to {high:.3g} s to launch a step's operations. "
-                "A larger batch or a compiled model helps."
+                f"The host may be slower: it needs {low:.3g} to {high:.3g} s to launch a step's operations, "
+                + ("if the model is not compiled." if compiled else "which a larger batch or a compiled model reduces.")
             )
         return lines
 
@@ -384,27 +410,45 @@ class DryRun:
         if self.world is None:
             return []
         rows = [row for row in collective_rows(self.ledger, self.usual_step or 0, self.gpu, self.world) if row["calls"]]
-        lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} per step"]
+        lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} per step"] if rows else []
         for row in rows:
             seconds = "" if row["seconds"] is None else f"  {seconds_in_words(row['seconds'])}"
             name = f"{row['name']} of {row['ranks']} ranks"
             lines.append(f"  {row['calls']:>6} x  {name:<28}{human_bytes(row['bytes']):>12}{seconds}")
-        return [*lines, *([] if rows else ["  none"])]
+        return lines
 
     def _wait_lines(self) -> list[str]:
         lines = []
         for title, rows in (
             ("The host waits for the GPU", self.waits.synchronizations),
             ("Copies from pageable memory", self.waits.pageable_copies),
-            ("Values that a dry run does not have, and their stand-ins", self.waits.assumed),
+            ("Values that a dry run does not have, and their stand-ins", self._stand_ins()),
+            ("Left out, or replaced", Counter({row: self.waits.assumed[row] for row in self.waits.left_out})),
         ):
             if rows:
                 lines += ["", title]
-                for (line, *words), times in rows.most_common(_ROWS):
+                most = len(rows) if title.startswith("Left") else _ROWS
+                for (line, *words), times in rows.most_common(most):
                     nbytes = [] if words else [f"{human_bytes(self.waits.pageable_bytes[line])} in total"]
                     lines.append(f"  {times:>6} x  {short(line)}  {': '.join([*words, *nbytes])}")
-                lines += [f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+                lines += [f"  and {len(rows) - most} more"] if len(rows) > most else []
         return lines
+
+    def _stand_ins(self) -> Counter[tuple[str, ...]]:
+        """Return how often values were assumed, those of one line together: losses fall from step to step."""
+        values: dict[tuple[str, str], list[str]] = {}
+        times: Counter[tuple[str, str]] = Counter()
+        for (line, what, value), count in self.waits.assumed.items():
+            if (line, what, value) not in self.waits.left_out:
+                values.setdefault((line, what), []).append(value)
+                times[line, what] += count
+        return Counter(
+            {(*key, its[0] if len(its) == 1 else f"{its[0]} to {its[-1]}"): times[key] for key, its in values.items()}
+        )
+
+
+def _count(batch: int) -> str:
+    return f"{batch:,}" if batch < MOST else f"over {MOST - 1:,}"
 
 
 def short(line: str) -> str:

@@ -25,11 +25,11 @@ class History:
         self.records = enabled is not None
         self._events = deque(maxlen=min(limit, 2**31))
 
-    def add(self, index: int, action: str, address: int, nbytes: int) -> None:
-        """Append an event of GPU `index`, if this records."""
+    def add(self, index: int, action: str, address: int, nbytes: int, **more: int) -> None:
+        """Append an event of GPU `index`, if this records; `more` of its fields have names."""
         if self.records:
             where = {"addr": address, "size": nbytes, "stream": 0, "time_us": time.time_ns() // 1000}
-            self._events.append((index, {"action": action} | where | {"frames": _frames()}))
+            self._events.append((index, {"action": action} | where | more | {"frames": _frames()}))
 
     def of(self, index: int) -> list[dict[str, Any]]:
         """Return the events of GPU `index`."""

@@ -105,7 +105,10 @@ class Home:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return the storage of a plain tensor; None for fake, sparse and other tensors that have none of their own."""
+    """Return the storage of a plain tensor; None for fake, sparse and other tensors that have none of their own.
+
+    A tensor inside `torch.func.grad` or `vmap` wraps the one that has the storage.
+    """
     kind = type(tensor)
     if kind not in _PLAIN and (hasattr(kind, "__tensor_flatten__") or hasattr(kind, "fake_mode")):
         return None
@@ -115,7 +118,10 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         with torch._C.DisableTorchFunctionSubclass():  # a subclass hears of what the program calls
             return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
-        return None
+        inner = tensor
+        while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+            inner = torch._C._functorch.get_unwrapped(inner)
+        return None if inner is tensor else storage_of(inner)
 
 
 def home_of_storage(storage: torch.UntypedStorage) -> Home | None:

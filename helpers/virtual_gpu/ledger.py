@@ -9,9 +9,10 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..meter.work import Work
 from .dispatch import thread
@@ -77,6 +78,24 @@ class Allocation:
     outlived: bool = True
 
 
+class Refusal(NamedTuple):
+    """An allocation that did not fit.
+
+    Attributes:
+        place: in the ledger's list of events.
+        index: of the GPU.
+        nbytes: that were asked for.
+        line: of the user's program.
+        free: bytes that were free on the GPU.
+    """
+
+    place: int
+    index: int
+    nbytes: int
+    line: str
+    free: int
+
+
 class Ledger:
     """The allocations of a program, in order, and the work of its operations.
 
@@ -84,7 +103,7 @@ class Ledger:
         events: an allocation at its birth and again at its death.
         marks: places in `events` at which an optimizer step ended.
         works: for each step, and the one that has begun, how often each work was done, by phase.
-        refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
+        refusals: each allocation that did not fit.
         refused_phase: in which the last of them was asked for.
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
@@ -99,6 +118,7 @@ class Ledger:
             tensor; early_arrivals: those before, with what is moved only once; arrivals_without_graph: those that came
             with autograd off, as in an evaluation.
         given, given_without_graph: the first dimensions of what models were given, with autograd on and off.
+        idle_optimizers: how many have not stepped when the program was ended.
         rows_before_forward: the first dimension of what came last before the first forward pass; 0 if nothing came.
     """
 
@@ -106,7 +126,7 @@ class Ledger:
         self.events: list[Allocation] = []
         self.marks: list[int] = []
         self.works: list[Counter[tuple[Work, str, bool]]] = [Counter()]
-        self.refusals: list[tuple[int, int, int]] = []
+        self.refusals: list[Refusal] = []
         self.refused_phase = ""
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
@@ -114,7 +134,7 @@ class Ledger:
         self.given: set[int] = set()
         self.given_without_graph: set[int] = set()
         self.arrivals_without_graph: Counter[int] = Counter()
-        self.over = self.rows_before_forward = 0
+        self.over = self.rows_before_forward = self.idle_optimizers = 0
         self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
         self.turned_on_in_eval = self.mostly_frozen = False
         self._steps_before_refusal = 0
@@ -217,7 +237,7 @@ class Ledger:
             return
         record.died, record.ended = len(self.events), self._phase()[0]
         record.outlived = record.backward != torch._C._current_graph_task_id()
-        record.unwound = self.ran_out and record.born < self.refusals[-1][0]
+        record.unwound = self.ran_out and record.born < self.refusals[-1].place
         self.events.append(record)
 
     def refused(self, index: int, nbytes: int) -> None:
@@ -228,7 +248,7 @@ class Ledger:
             self._look_at_models()
         if self._stepping is not None and (optimizer := self._stepping()) is not None:
             self._label_state(optimizer)
-        self.refusals.append((len(self.events), index, nbytes))
+        self.refusals.append(Refusal(len(self.events), index, nbytes, place().line, gpu(index).free))
         self._steps_before_refusal = len(self.marks)
 
     @property
@@ -257,7 +277,7 @@ class Ledger:
     @staticmethod
     def _label_state(optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
+            for value in tree_leaves(state):  # LBFGS keeps lists
                 _label(value, "optimizer state")
 
     def may_end_step(self) -> None:
@@ -288,6 +308,10 @@ class Ledger:
         for record in freed:
             record.died = len(self.events)
             self.events.append(record)
+
+    def copied_parameter(self, parameter: torch.nn.Parameter) -> None:
+        """Learn that a copy of a parameter is one, too: that of an average of weights, which may never run."""
+        _label(parameter, "parameters")
 
     def label_modules(self) -> None:
         """Learn the parameters and buffers of all models that ran, and the names of modules, while they live."""

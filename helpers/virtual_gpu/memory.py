@@ -84,8 +84,13 @@ class GpuMemory:
         self.failures += 1
         if watch is not None:
             watch.refused(self._index, nbytes)
-        history.add(self._index, "oom", 0, nbytes)
+        history.add(self._index, "oom", 0, nbytes, device_free=self.free)
         raise torch.OutOfMemoryError(self._apology(nbytes))
+
+    @property
+    def free(self) -> int:
+        """Bytes that no segment has taken yet."""
+        return self._capacity - self.cache.reserved
 
     def has_room(self, nbytes: int) -> bool:
         """Say whether the GPU could hold `nbytes` more."""
@@ -104,7 +109,7 @@ class GpuMemory:
     def _apology(self, nbytes: int) -> str:
         """Return CUDA's words, as `c10/cuda/CUDACachingAllocator.cpp` has them."""
         cache = self.cache
-        free = self._capacity - cache.reserved
+        free = self.free
         in_use = machine.total_memory - free
         allowed = f"{_size(cache.capacity)} allowed; " if cache.capacity < self._capacity else ""
         return (

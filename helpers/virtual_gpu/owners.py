@@ -50,7 +50,7 @@ class Owners:
 
 
 def busiest_gpu(ledger: Ledger) -> int:
-    """Return the index of the GPU that gave most bytes."""
+    """Return the index of the GPU that allocated the most bytes."""
     given: Counter[int] = Counter()
     for at, record in enumerate(ledger.events):
         given[record.index] += record.nbytes if record.born == at else 0

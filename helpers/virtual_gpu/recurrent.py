@@ -3,9 +3,11 @@
 Their weights are one flat tensor, so are their gradients, and the forward pass leaves cuDNN's reserve space to the
 backward pass. autograd's own formula of `aten::_cudnn_rnn` saves what it saves on a GPU; this file stands for cuDNN
 below it. In a dry run nothing is computed. Otherwise the CPU's layers compute the values, in FP32, and a second time
-in the backward pass. What cuDNN does not take (BF16, `torch.backends.cudnn.enabled = False`) goes PyTorch's other way.
+in the backward pass. What cuDNN does not take (BF16, `torch.backends.cudnn.enabled = False`) goes PyTorch's other way:
+cell by cell (recurrent_cells.py).
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from ..meter.work import work_of
 from .hollow import hollow_tensor
 from .homes import index_of, on_gpu
 from .patches import Patches
+from .recurrent_cells import layers_by_cells
 from .recurrent_sizes import DROPOUT_STATE, GRU, LSTM, RNN_RELU, RNN_TANH, RecurrentSizes
 from .recurrent_work import RecurrentWork, recurrent_work
 
@@ -278,9 +281,12 @@ def install(patches: Patches) -> None:
     for name, mode in _LAYERS.items():
         for overload in ("input", "data"):
             op, path = getattr(getattr(_aten, name), overload), _layer(mode, overload == "data")
+            otherwise = functools.partial(layers_by_cells, name) if overload == "input" else None
 
-            def choose(*args: Any, op: Any = op, path: Any = path) -> Any:
-                return path(*args) if _takes(args[0]) else op._op_dk(_PARTS, *args)
+            def choose(*args: Any, op: Any = op, path: Any = path, otherwise: Any = otherwise) -> Any:
+                if _takes(args[0]):
+                    return path(*args)
+                return otherwise(*args) if otherwise and on_gpu(args[0]) else op._op_dk(_PARTS, *args)
 
             for key in ("AutogradCPU", "CPU"):
                 library.impl(f"{name}.{overload}", choose, key)

@@ -1,4 +1,5 @@
-"""`nn.LSTMCell` and `nn.GRUCell` as CUDA runs them: two matmuls and one fused kernel for all that follows.
+"""`nn.LSTMCell` and `nn.GRUCell` as CUDA runs them: two matmuls and one fused kernel for all that follows. So run the
+layers that cuDNN does not take, one time step after another.
 
 The kernel leaves the backward pass more than the CPU's separate operations do: autograd's own formula of
 `aten::_thnn_fused_lstm_cell` saves the products of both matmuls, beside the gates. This file stands for the kernels
@@ -84,6 +85,46 @@ def _lstm_cell(x: Tensor, states: list[Tensor], w_x: Tensor, w_hidden: Tensor, *
 
 def _gru_cell(x: Tensor, hidden: Tensor, w_x: Tensor, w_hidden: Tensor, *biases: Tensor) -> Tensor:
     return _aten._thnn_fused_gru_cell(x @ w_x.t(), hidden @ w_hidden.t(), hidden, *biases)[0]
+
+
+_CELLS = {"lstm": _lstm_cell, "gru": _gru_cell, "rnn_tanh": torch.rnn_tanh_cell, "rnn_relu": torch.rnn_relu_cell}
+
+
+def layers_by_cells(
+    name: str,
+    x: Tensor,  # (T, B, inputs), or (B, T, inputs)
+    states: Any,  # (layers and directions, B, H) each: h and c of an LSTM, h of the others
+    weights: list[Tensor],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """Return what `torch.lstm`, `torch.gru` and their like return."""
+    x, ways, parts = x.transpose(0, 1) if batch_first else x, 1 + bidirectional, 2 + 2 * biases
+    is_lstm = name == "lstm"
+    projects = is_lstm and states[0].shape[2] != states[1].shape[2]
+    before = list(zip(*states, strict=True)) if is_lstm else list(states)
+    each = [weights[at : at + parts + projects] for at in range(0, len(weights), parts + projects)]
+    after = []
+    for layer in range(layers):
+        outputs = []
+        for way in range(ways):
+            state, own, steps = before[layer * ways + way], each[layer * ways + way], []
+            for step in x.unbind()[:: -1 if way else 1]:
+                state = _CELLS[name](step, list(state) if is_lstm else state, *own[:parts])
+                if projects:
+                    state = state[0] @ own[parts].t(), state[1]
+                steps.append(state[0] if is_lstm else state)
+            after.append(state)
+            outputs.append(torch.stack(steps[:: -1 if way else 1]))
+        x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if train and dropout and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    ends = map(torch.stack, zip(*after, strict=True)) if is_lstm else [torch.stack(after)]
+    return x.transpose(0, 1) if batch_first else x, *ends
 
 
 def _choose(op: Any, fused: Callable[..., Any]) -> Callable[..., Any]:

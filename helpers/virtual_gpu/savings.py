@@ -32,10 +32,10 @@ class Timeline:
 
     def __init__(self, ledger: Ledger, index: int, batch: int | None) -> None:
         self._ledger, self._index, self._batch = ledger, index, batch
-        refused = ledger.refusals[-1] if ledger.refusals else None
+        refused = ledger.refusals[-1] if ledger.ran_out else None
         self.ends_early = refused is not None
-        self._last = len(ledger.events) if refused is None else refused[0]
-        self._asked = 0 if refused is None else refused[2]
+        self._last = len(ledger.events) if refused is None else refused.place
+        self._asked = 0 if refused is None else refused.nbytes
         self._places = [place for place in range(self._last) if ledger.events[place].index == index]
         records = [ledger.events[place] for place in self._places]
         born = [record.born == place for record, place in zip(records, self._places, strict=True)]
@@ -48,11 +48,12 @@ class Timeline:
         self._now = np.array([r.phase if here else r.ended for r, here in zip(records, born, strict=True)])
         self.peak = self._peak(1.0)
 
-    def cures(self, reserved: int | None) -> list[Cure]:
-        """Return the changes that lower the peak by a hundredth of it, those that cost least trouble first.
+    def cures(self, reserved: int | None, bf16: bool) -> list[Cure]:
+        """Return the changes that lower the peak by a hundredth of it, the easiest first.
 
         Args:
             reserved: the reserved peak, which expandable segments would lower; None where segments can grow already.
+            bf16: whether the GPU computes in BF16. Without, attention in BF16 would keep all scores.
         """
         found = [
             Cure(changes.EXPANDABLE, 0 if reserved is None else reserved - self._reserved_if_expandable()),
@@ -62,7 +63,7 @@ class Timeline:
             self._cure(changes.EIGHT_BITS, self._eight_bits(), up_to=False),
             self._in_backward(),
             self._cure(changes.LORA, self._lora(), up_to=True),
-            self._bf16(),
+            *([self._bf16()] if bf16 else []),
         ]
         return notable(found, self.peak)
 

@@ -42,6 +42,7 @@ class Steps:
     def __init__(self, ledger: Ledger, limit: int | None, ignored: Callable[[], object] = lambda: None) -> None:
         self._ledger, self._limit, self._ignored = ledger, limit, ignored
         self._this_step: set[int] = set()  # ids of the optimizers that have stepped
+        self._ever: set[int] = set()
         self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
         self._weights: set[int] = set()  # storages
         self._next_forward: RemovableHandle | None = None  # the hook that ends a step by hand
@@ -117,6 +118,7 @@ class Steps:
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
+        self._ever.add(id(optimizer))
         self._ledger.may_end_step()
         if self._this_step.issuperset(map(id, self._made)):
             self._end()
@@ -129,6 +131,7 @@ class Steps:
             self._ledger.end_step()
         if self._limit is not None and self.count >= self._limit:
             self._ledger.label_modules()
+            self._ledger.idle_optimizers = sum(id(optimizer) not in self._ever for optimizer in self._made)
             self._ledger.end_run()
             if os.getpid() != self._process:  # forked by the program: it ends by itself, without a traceback
                 raise SystemExit(0)

@@ -20,6 +20,7 @@ class Waits:
         synchronizations: (line, what) -> times.
         pageable_copies: (line,) -> times; pageable_bytes: line -> bytes in all.
         assumed: (line, what, stand-in) -> times: values that do not exist.
+        left_out: those of `assumed` that are not values of tensors.
         strict: raise where a value does not exist.
     """
 
@@ -27,6 +28,7 @@ class Waits:
     pageable_copies: Counter[tuple[str]] = field(default_factory=Counter)
     pageable_bytes: Counter[str] = field(default_factory=Counter)
     assumed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    left_out: set[tuple[str, str, str]] = field(default_factory=set)
     strict: bool = False
 
     def synchronize(self, what: str) -> None:
@@ -52,7 +54,9 @@ class Waits:
 
     def leave_out(self, what: str, instead: str) -> None:
         """Note what was left out or made up, other than the value of a tensor; `strict` allows it."""
-        self.assumed[place().line, what, instead] += 1
+        row = place().line, what, instead
+        self.assumed[row] += 1
+        self.left_out.add(row)
 
 
 waits = Waits()

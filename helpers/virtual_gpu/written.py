@@ -91,8 +91,8 @@ def write_snapshot(path: str | Path, ledger: Ledger) -> None:
 
     It ends where the program was ended: at the last step, or where the memory ran out. What is freed later was alive.
     """
-    over = ledger.over or (ledger.refusals or ledger.marks or [len(ledger.events)])[-1]
-    over = over[0] if isinstance(over, tuple) else over
+    last = ledger.refusals[-1].place if ledger.refusals else [len(ledger.events), *ledger.marks][-1]
+    over = ledger.over or last
     gpus = 1 + max((record.index for record in ledger.events), default=0)
     traces: list[list[dict[str, Any]]] = [[] for _ in range(gpus)]
     segments = []
@@ -106,25 +106,21 @@ def write_snapshot(path: str | Path, ledger: Ledger) -> None:
             sizes = dict.fromkeys(("total_size", "allocated_size", "active_size", "requested_size"), record.nbytes)
             kind = {"device": record.index, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0)}
             segments.append(kind | {"address": event["addr"], "is_expandable": False, "blocks": [block]} | sizes)
-    for place, index, nbytes in ledger.refusals:
-        oom = {
-            "action": "oom",
-            "addr": 0,
-            "size": nbytes,
-            "stream": 0,
-            "device_free": 0,
-            "time_us": place,
-            "frames": [],
-        }
-        traces[index].append(oom)
+    for refusal in ledger.refusals:
+        oom = {"action": "oom", "addr": 0, "size": refusal.nbytes, "stream": 0, "time_us": refusal.place}
+        traces[refusal.index].append(oom | {"device_free": refusal.free, "frames": [_frame(refusal.line, "asked")]})
     whole = {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
     Path(path).write_bytes(pickle.dumps(whole))
 
 
 def _event(record: Allocation) -> dict[str, Any]:
-    file, _, line = record.line.rpartition(":")
-    frame = {"name": category_of(record), "filename": file, "line": int(line or 0)}
-    return {"addr": (record.born + 1) << 34, "size": record.nbytes, "stream": 0, "frames": [frame]}
+    frames = [_frame(record.line, category_of(record))]
+    return {"addr": (record.born + 1) << 34, "size": record.nbytes, "stream": 0, "frames": frames}
+
+
+def _frame(place: str, name: str) -> dict[str, Any]:
+    file, _, line = place.rpartition(":")
+    return {"name": name, "filename": file, "line": int(line or 0)}
 
 
 def write_trace(path: str | Path, ledger: Ledger, index: int) -> None:

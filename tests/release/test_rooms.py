@@ -27,6 +27,7 @@ MANY_PARAMETERS = {
     "planner/plan.py: plan": "a GPU is named in one of three ways, and two functions hear of what is known so far",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
     "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
+    "virtual_gpu/recurrent_cells.py: layers_by_cells": "the signature of PyTorch's operator",
     "virtual_gpu/recurrent_cells.py: _lstm_backward": "the signature of the kernel for which it stands",
     "virtual_gpu/absent/flash_attention.py: flash_attn_func": "the signature of the function it replaces",
     "virtual_gpu/absent/flash_attention.py: flash_attn_varlen_func": "the signature of the function it replaces",

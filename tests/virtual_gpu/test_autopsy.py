@@ -199,7 +199,7 @@ def test_a_pasted_message_is_explained(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(TRACEBACK + NEW))
     assert main(["autopsy", "-"]) == 0
     out = capsys.readouterr().out
-    assert f"{ME}:31 asked for it, in _init_group." in out
+    assert f"The request came from {ME}:31, in _init_group." in out
     assert "Other processes hold 20.00 GiB" in out
     assert "Fragmentation" in out
     assert "the optimizer's step" in out

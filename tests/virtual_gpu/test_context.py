@@ -353,14 +353,19 @@ def test_a_kernel_of_attention_can_be_forbidden(dtype):
         ("t4", torch.float16, 60, "plain"),
         ("t4", torch.bfloat16, 64, "plain"),
         ("v100-16gb", torch.float32, 62, "efficient"),
+        ("a100-40gb", torch.bfloat16, (192, 128), "efficient"),  # values of another width, as in DeepSeek's models
     ],
 )
 def test_the_gpu_the_dtype_and_the_width_of_a_head_decide_which_kernel_attends(gpu, dtype, width, kernel):
     """`sdp_utils.cpp`: flash needs compute capability 8.0; the other fused kernel wants multiples of 16 bytes."""
     with virtual_gpu(gpu):
-        q, k, v = (torch.zeros(2, 4, 512, width, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3))
+        wide, narrow = width if isinstance(width, tuple) else (width, width)
+        q, k, v = (
+            torch.zeros(2, 4, 512, n, dtype=dtype, device="cuda", requires_grad=True) for n in (wide, wide, narrow)
+        )
         before = torch.cuda.memory_allocated()
         out = nn.functional.scaled_dot_product_attention(q, k, v)
+        assert out.shape == (2, 4, 512, narrow)
         kept = torch.cuda.memory_allocated() - before
         reached, waiting = set(), [out.grad_fn]
         while waiting:
@@ -370,6 +375,127 @@ def test_the_gpu_the_dtype_and_the_width_of_a_head_decide_which_kernel_attends(g
         fused = {name.removeprefix("ScaledDotProduct").partition("Attention")[0].lower() for name in reached}
     assert ({"flash", "efficient"} & fused or {"plain"}) == {kernel}
     assert (kept > 2 * 4 * 512 * 512 * 2) == (kernel == "plain")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(10, 16), (4, 10, 16), (2, 3, 4, 10, 16)])
+def test_attention_takes_tensors_of_any_dimensions(dtype, shape):
+    with virtual_gpu("rtx-4090"):
+        q = torch.zeros(shape, dtype=dtype, device="cuda", requires_grad=True)
+        out = F.scaled_dot_product_attention(q, q, q)
+        out.float().sum().backward()
+        assert (out.shape, q.grad.shape) == (shape, shape)
+
+
+def test_a_tensor_inside_a_transformation_knows_its_device():
+    seen = []
+
+    def loss(weight, x):
+        seen.append((weight.device.type, x.is_cuda))
+        return (weight * x + torch.arange(3, device=x.device)).sum()
+
+    with virtual_gpu("rtx-4090"):
+        weight, rows = torch.ones(3, device="cuda"), torch.ones(4, 3, device="cuda")
+        assert torch.vmap(torch.func.grad(loss), (None, 0))(weight, rows).device.type == "cuda"
+        torch.func.jvp(lambda w: loss(w, rows[0]), (weight,), (weight,))
+    assert seen == [("cuda", True)] * 2
+
+
+def updates(optimizers, number):
+    for _ in range(number):
+        for optimizer in optimizers:
+            (parameter,) = optimizer.param_groups[0]["params"]
+            parameter.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_an_optimizer_that_took_no_step_is_reported(idle):
+    with contextlib.suppress(EnoughStepsError), virtual_gpu("t4", steps=3) as run:
+        made = [torch.optim.Adam([nn.Parameter(torch.ones(99, device="cuda"))]) for _ in range(2)]
+        updates(made[idle:], 3)
+    assert ("1 of the optimizers took no step" in str(run)) == (idle == 1)
+
+
+def test_the_history_of_lbfgs_is_its_state_and_no_leak():
+    with virtual_gpu("t4") as run:
+        weight = nn.Parameter(torch.ones(2**16, device="cuda"))
+        optimizer = torch.optim.LBFGS([weight], max_iter=4)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+    assert run.left_behind is None
+    assert run.owners.categories["optimizer state"] > 8 * weight.nbytes
+
+
+def test_a_copy_of_a_model_that_never_runs_is_no_input():
+    with virtual_gpu("t4") as run:
+        model = nn.Linear(512, 512).cuda()
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(4, 512, device="cuda")).sum().backward()
+        optimizer.step()
+    assert run.owners.categories["parameters"] >= 2 * sum(p.nbytes for p in average.parameters())
+
+
+def test_bf16_is_not_advised_where_the_gpu_has_none():
+    advised = {}
+    for gpu in ("t4", "l4-24gb"):
+        with virtual_gpu(gpu) as run:
+            model = nn.Linear(4096, 4096).cuda()
+            model(torch.ones(64, 4096, device="cuda")).sum().backward()
+            torch.optim.AdamW(model.parameters()).step()
+        advised[gpu] = any("BF16" in cure.change for cure in run.cures)
+    assert advised == {"t4": False, "l4-24gb": True}
+
+
+def test_a_program_that_looks_for_its_batch_is_reported_at_the_one_that_runs():
+    with virtual_gpu("t4") as run:
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(4096, 4096), nn.ReLU()) for _ in range(8))).cuda()
+        optimizer, batch = torch.optim.SGD(model.parameters(), 0.1), 2**17
+        for _ in range(3):
+            while True:
+                try:
+                    model(torch.empty(batch, 4096).cuda()).sum().backward()
+                    break
+                except torch.OutOfMemoryError:
+                    batch //= 2
+                    torch.cuda.empty_cache()
+            optimizer.step()
+            optimizer.zero_grad()
+    first, *_, last = run.steps
+    assert first.allocated > run.peak_allocated == last.allocated
+    assert run.grades == {"t4-16gb": "fits"}
+    assert "From the next step on, this GPU: fits" in str(run)
+
+
+def test_the_busiest_of_several_gpus_is_named():
+    with virtual_gpu("t4", gpus=2) as run:
+        torch.ones(2**20, device="cuda:0"), torch.ones(2**22, device="cuda:1")
+    assert "GPU 1, the busiest of 2; peaks of the others: GPU 0 4.00 MiB" in str(run)
+
+
+def test_stand_ins_of_one_line_are_one_row_and_all_that_is_left_out_is_listed():
+    with virtual_gpu("t4") as run:
+        weight = nn.Parameter(torch.ones(9, device="cuda"))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for _ in range(9):
+            loss = weight.sum()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        for number in range(20):
+            run.waits.leave_out("file", f"{number}.txt: made-up text")
+    rows = str(run).splitlines()
+    assert sum("value of one element" in row and " to " in row for row in rows) == 1
+    assert sum("made-up text" in row for row in rows) == 20
 
 
 def test_a_limit_is_named_by_the_error():

@@ -83,6 +83,38 @@ def trained_cell(kind, device="cuda", autocast=False, **options):
     return [*out, x.grad, *(weight.grad for weight in cell.parameters())]
 
 
+@pytest.mark.parametrize(("kind", "options", "packed"), [layer for layer in LAYERS if not layer[2]])
+def test_without_cudnn_a_layer_runs_cell_by_cell(kind, options, packed, monkeypatch):
+    _, wanted = trained(kind, options, device="cpu")
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    install(Machine.named("t4"))
+    try:
+        _, found = trained(kind, options)
+        for value, expected in zip(found, wanted, strict=True):
+            torch.testing.assert_close(value.detach().cpu(), expected, rtol=1e-4, atol=1e-5)
+        peak = torch.cuda.max_memory_allocated()
+        del found, value
+    finally:
+        uninstall()
+    with virtual_gpu("t4") as run:
+        trained(kind, options)
+    assert run.peak_allocated == peak
+
+
+def test_a_layer_in_bf16_keeps_as_much_as_its_cells():
+    held = {}
+    for kind in (nn.LSTM, nn.LSTMCell):
+        with virtual_gpu("a100-40gb"):
+            layer, x = kind(512, 512).to("cuda", torch.bfloat16), torch.zeros(9, 64, 512, device="cuda").bfloat16()
+            before, state = torch.cuda.memory_allocated(), None
+            for step in x if kind is nn.LSTMCell else [x]:
+                out = state = layer(step, state)
+            held[kind] = torch.cuda.memory_allocated() - before
+            del out, state
+    stacked = 9 * 64 * 512 * 2  # the output of all steps
+    assert held[nn.LSTM] == pytest.approx(held[nn.LSTMCell] + stacked, rel=0.03)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
 def test_values_of_cells_are_those_of_the_cpu_and_peaks_those_of_a_dry_run(kind, bias):

@@ -80,6 +80,10 @@ class CudaKernels(TorchFunctionMode):
         self._autocast, self._packed = autocast, packed
         self.capability = AMPERE
 
+    @property
+    def _new(self) -> bool:
+        return self.capability >= AMPERE
+
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Stand for `torch.autocast("cuda", dtype)`, which is off without a GPU."""
@@ -152,16 +156,14 @@ class CudaKernels(TorchFunctionMode):
             q, k, v = (t.to(self._autocast) for t in (q, k, v))
         rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         head = q.shape[-1]
-        flash, efficient = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
-        sixteen = q.dtype in (torch.float16, torch.bfloat16)
-        if flash and sixteen and attn_mask is None and head <= FLASH_LARGEST_HEAD and self.capability >= AMPERE:
+        if torch.backends.cuda.flash_sdp_enabled() and attn_mask is None and self._flash_takes(q, v):
             if padding := -head % 8:  # the kernel wants heads of a multiple of 8; the scale is that of the true width
                 scale = head**-0.5 if scale is None else scale
                 q, k, v = (F.pad(t, (0, padding)) for t in (q, k, v))
             out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
             return out[..., :head]
         grouped = enable_gqa and q.shape[-3] != k.shape[-3]  # which the memory-efficient kernel does not know
-        if grouped or not efficient or not self._efficient_takes(q, v):
+        if grouped or not torch.backends.cuda.mem_efficient_sdp_enabled() or not self._efficient_takes(q, v):
             return torch.ops.aten._scaled_dot_product_attention_math(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
             )[0]
@@ -171,12 +173,16 @@ class CudaKernels(TorchFunctionMode):
             attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2])
         return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, attn_mask, True, **rest)[0]
 
+    def _flash_takes(self, q: Tensor, v: Tensor) -> bool:
+        """Say whether the flash kernel can read tensors of these shapes and this dtype on this GPU."""
+        sixteen = q.dtype in (torch.float16, torch.bfloat16)
+        return sixteen and q.dim() == 4 and v.shape[-1] == q.shape[-1] <= FLASH_LARGEST_HEAD and self._new
+
     def _efficient_takes(self, q: Tensor, v: Tensor) -> bool:
-        """Say whether the memory-efficient kernel can read tensors of this dtype, and heads of these widths."""
-        new = self.capability >= AMPERE
-        aligned = {torch.float16: 8, torch.float32: 4 if new else 1} | ({torch.bfloat16: 8} if new else {})
+        """Say whether the memory-efficient kernel can, which takes values of another width."""
+        aligned = {torch.float16: 8, torch.float32: 4 if self._new else 1} | ({torch.bfloat16: 8} if self._new else {})
         to = aligned.get(q.dtype)
-        return to is not None and q.shape[-1] % to == v.shape[-1] % to == 0
+        return to is not None and q.dim() == 4 and q.shape[-1] % to == v.shape[-1] % to == 0
 
     @staticmethod
     def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -7,5 +7,5 @@ message.py     the figures of PyTorch's message, in its wordings since 1.8
 frames.py      which line of the program a stack is on, and what its memory is for
 snapshot.py    blocks, segments and steps of one GPU
 growth.py      what holds more after each step
-report.py      all of that in words; cli.py: on the command line
+findings.py    all of that in words; cli.py: on the command line
 """

@@ -13,6 +13,9 @@ from .snapshot import GpuSnapshot
 
 _ROWS = 8
 _NOTABLE = 2**28  # bytes of other processes from which they are named
+_AGAINST_LEAKS = (
+    "Keep numbers (`.item()`) or `.detach()`ed tensors instead, and look for lists, caches and hooks that hold tensors."
+)
 _EXPANDABLE = "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)."
 
 
@@ -25,7 +28,7 @@ class Report:
         causes: why the memory ran out, or is nearly out; the plainest first.
         categories, lines: bytes by what they are for, and by line of the program.
         growing: what holds more after each step.
-        cures: what to change, the least trouble first.
+        cures: what to change, the easiest first.
         figures: bytes by name, as far as they are known.
     """
 
@@ -99,11 +102,15 @@ def of_snapshot(number: int, gpu: GpuSnapshot) -> Report:
     elif unused > max(2**28, gpu.allocated // 4) and not gpu.expandable:
         report.causes.append(f"{human_bytes(unused)} is reserved but unused. {_EXPANDABLE}")
     for growth in report.growing[:1]:
-        rise = f" by {human_bytes(growth.a_step)} with each step" if growth.a_step else ""
-        report.causes.append(
-            f"A leak: memory allocated at {growth.line} is not freed and grows{rise}. Keep numbers (`.item()`) or "
-            "`.detach()`ed tensors instead, and look for lists, caches and hooks that hold tensors."
-        )
+        if growth.a_step:
+            found = f"A leak: memory allocated at {growth.line} is not freed and grows by "
+            report.causes.append(f"{found}{human_bytes(growth.a_step)} with each step. {_AGAINST_LEAKS}")
+        else:
+            report.causes.append(
+                f"Memory allocated at {growth.line} is not freed, from the beginning of the trace to its end. If the "
+                "trace has a single forward pass, these are its activations. If it has several steps, they leak. "
+                + _AGAINST_LEAKS
+            )
     held = Owners(gpu.allocated, categories=dict(categories))
     report.cures = cures_at(held, 0 if gpu.expandable else max(0, unused), gpu.checkpoints)
     return report
@@ -124,7 +131,7 @@ def of_message(message: Message) -> Report:
     report.figures = {name: nbytes for name, nbytes in known.items() if nbytes is not None}
     frames = [{"filename": file, "line": line, "name": name} for file, line, name in reversed(message.frames)]
     if frames:
-        report.causes.append(f"{user_line(frames)} asked for it, in {frames[0]['name']}.")
+        report.causes.append(f"The request came from {user_line(frames)}, in {frames[0]['name']}.")
     report.causes += _causes(message)
     optimizing = any("torch/optim" in file.replace("\\", "/") for file, _, _ in message.frames)
     backward = any("autograd" in file for file, _, _ in message.frames)
