@@ -316,9 +316,13 @@ class Ledger:
     def label_modules(self) -> None:
         """Learn the parameters and buffers of all models that ran, and the names of modules, while they live."""
         names: dict[int, str] = {}
-        for root in list(self._roots):
+        roots = list(self._roots)
+        inside = {id(module) for root in roots for module in root.modules() if module is not root}
+        for root in sorted(roots, key=lambda root: id(root) in inside):  # a checkpointed block runs as a root, too
             for name, module in root.named_modules():
-                names.setdefault(id(module), name or type(module).__name__)
+                if not name or name[0].isdigit():  # of an `nn.Sequential`
+                    name = f"{type(root).__name__}.{name}".rstrip(".")
+                names.setdefault(id(module), name)
             for tensor in (*root.parameters(), *root.buffers()):
                 _label(tensor, "parameters")
             for parameter in root.parameters():
