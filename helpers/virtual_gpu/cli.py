@@ -112,7 +112,7 @@ def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, P
     how = "caught an out-of-memory error and ended" if dry.caught else "ended"
     words = [f"{args.script} {how} without an optimizer step on the GPU."] if code == 0 else []
     if line := not_followed(dry.waits):
-        words.append(f"A dry run does not follow the process that it starts at {short(line)}: run what that runs.")
+        words.append(f"The script starts a process at {short(line)}, which a dry run does not follow: dry-run that.")
     print(*words, sep=" ", end="\n" if words else "", file=sys.stderr)
     return code or 2
 

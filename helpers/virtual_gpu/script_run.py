@@ -117,7 +117,7 @@ def _explain_network(error: BaseException | None) -> None:
 
 
 def _explain_missing(error: BaseException, made_up: bool) -> None:
-    """Add a line where the script lacks a package or a file, and it can be told what to do.
+    """Add a line where the script lacks a package, a file or its ranks, and it can be told what to do.
 
     Args:
         error: ended the script.
@@ -132,6 +132,8 @@ def _explain_missing(error: BaseException, made_up: bool) -> None:
             f"been built for PyTorch {version}.",
             file=sys.stderr,
         )
+    elif "variable RANK expected" in str(error) or (isinstance(error, KeyError) and error.args == ("RANK",)):
+        print("\nThe script expects torchrun: use --torchrun for one rank, or --gpus for several.", file=sys.stderr)
     elif isinstance(error, FileNotFoundError) and not made_up:
         print("\nIf a data set is missing, put --fake-data before the script to have it made up.", file=sys.stderr)
 
