@@ -88,7 +88,7 @@ class DryMode(Pretence):
         try:
             specs = specs_of(key, func, args, kwargs)
         except NotImplementedError:  # no shapes without values: let it run on whatever there is
-            self._waits.assume(name, "computed on memory without data")
+            self._waits.assume(name, "ran on memory without data, so its result is meaningless")
             return func(*args, **kwargs)
         if (not hollow or name in _VALUE_IS_GIVEN) and self._is_small(func, args, kwargs, specs):
             result = func(*args, **kwargs)
