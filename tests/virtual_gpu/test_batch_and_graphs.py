@@ -54,7 +54,9 @@ def test_the_states_in_which_a_policy_acts_are_no_batch():
             if turn % 4 == 3:
                 step(model, optimizer, states[torch.randint(turn, (16,), device="cuda")])
     assert run.to_json()["batch"] is None
-    assert "The largest batch is unknown: the tensors that each step copies to the GPU show no batch dimension." in str(run)
+    assert "The largest batch is unknown: the tensors that each step copies to the GPU show no batch dimension." in str(
+        run
+    )
 
 
 def peak_with(loss_of):

@@ -182,7 +182,7 @@ def _(x):
 
 def test_an_operation_whose_shape_depends_on_values_is_computed(run, unknown):
     assert positive(unknown).shape[1] == 64
-    assert "ran on memory without data, so its result is meaningless" in {value for _, _, value in run.waits.assumed}
+    assert any("ran on memory without data" in value for _, _, value in run.waits.assumed)
 
 
 def test_distributions_accept_unknown_parameters_however_often(run, unknown):
