@@ -339,7 +339,8 @@ class DryRun:
         if not any(work.flops and work.dtype == "bfloat16" for works in self.ledger.works for work, *_ in works):
             return []
         slow = [gpu.name for gpu in common_gpus(self._gpu) if self.fits.get(gpu.name) and not gpu.bf16]
-        return [f"  Without BF16 units, so BF16 runs at the rate of FP32: {', '.join(slow)}"] if slow else []
+        why = "Without BF16 units: BF16 runs at the rate of FP32, and attention may need more memory than here"
+        return [f"  {why}, as a run with that --gpu shows: {', '.join(slow)}"] if slow else []
 
     def _ran_out_lines(self) -> list[str]:
         held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1].nbytes, self.steps[-1].reserved

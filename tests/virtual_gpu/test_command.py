@@ -656,7 +656,7 @@ IN_BF16 = """
 
 def test_gpus_without_units_for_bf16_are_named(dry_run):
     _, out, _ = dry_run(IN_BF16)
-    assert lines_with(out, "Without BF16 units, so BF16 runs at the rate of FP32:", "t4-16gb", "v100-32gb")
+    assert lines_with(out, "Without BF16 units: BF16 runs at the rate of FP32, and attention", "t4-16gb", "v100-32gb")
     _, out, _ = dry_run(IN_BF16.replace(".bfloat16()", ""))
     assert "BF16" not in out
 
