@@ -36,7 +36,7 @@ ROBERTA = BERT | {"model_type": "roberta", "architectures": ["RobertaForSequence
 VIT = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 64, "intermediate_size": 96}
 VIT |= {"num_hidden_layers": 9, "num_attention_heads": 4}
 # An encoder and a decoder of as many blocks, and experts.
-T5 = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 8, "num_heads": 4, "vocab_size": 512}
+T5 = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 10, "num_heads": 4, "vocab_size": 512}
 BART = {"model_type": "bart", "d_model": 64, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 512}
 BART |= {"encoder_layers": 8, "decoder_layers": 8, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 BART |= {"max_position_embeddings": 128}

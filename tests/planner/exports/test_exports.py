@@ -49,7 +49,7 @@ CHANGES = {
     "fp8_params": ({"lora_rank": 8, "precision": "fp8"}, [True]),
 }
 # What rows of published runs alone can say, and what follows from the engine: no option of `plan` sets these.
-OF_ROWS = {"dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
+OF_ROWS = {"target_seq", "dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
 OF_ROWS |= {"data_overlap", "own_modules", "narrow_gradients", "loss", "deferred_logits", "micro_batch_group"}
 OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks", "dispatcher", "expert_tensor", "grouped_experts"}
 OF_ROWS |= {"large_workspace", "head_dummy", "buffer_passes", "stage_sizes", "softmax_fusion", "four_bits"}
