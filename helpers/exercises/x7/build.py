@@ -15,6 +15,7 @@ from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
+from ..probing.lowest import lowest
 from ..probing.on_ranks import on_ranks
 from .subject import BLOCKS, LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
 
@@ -34,7 +35,6 @@ PASSES = (
     "a forward pass in evaluation mode without gradients",
     "a forward pass in evaluation mode",
 )
-TRIES = 4  # starts at most whose peak is measured
 SLACK = 2 * sum(p.nbytes for p in Block(WIDE).parameters())  # two blocks in full
 UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
 
@@ -141,21 +141,15 @@ def _held(model: nn.Module) -> int:
 
 
 def _peak(build: Callable[..., nn.Module], seed: int) -> int:
-    """Return the peak of a start with many layers: the lowest of a few where one is high on any rank.
-
-    A tensor that gloo's own thread lets go of last is counted as held, and on a busy machine there are several of them.
-    """
+    """Return the peak of a start with many layers."""
     mesh = mesh_of((4,))
-    enough = sum(p.nbytes for p in Model(WIDE, MANY).parameters()) // 4 + SLACK
-    peaks: list[int] = []
-    highest = torch.tensor(enough + 1)
-    while highest > enough and len(peaks) < TRIES:
+
+    def measure() -> int:
         with MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
             build(lambda: Model(WIDE, MANY), mesh, torch.float32, seed)
-        peaks.append(meter.peak_bytes)
-        highest.fill_(peaks[-1])
-        dist.all_reduce(highest, dist.ReduceOp.MAX)
-    return min(peaks)
+        return meter.peak_bytes
+
+    return lowest(measure, sum(p.nbytes for p in Model(WIDE, MANY).parameters()) // 4 + SLACK)
 
 
 def _on_rank(build: Callable[..., nn.Module], seed: int) -> Evidence:
