@@ -116,6 +116,9 @@ class Meter(Count):
     def made(self, tensor):
         self.track(tensor)
 
+    def kept(self, tensor):
+        """What the forward pass keeps of a gathered input is alive, and so counted already."""
+
     def peak(self, since):
         """The most bytes alive at once from tick `since` on; what gloo copies for itself is not the program's."""
         blocks = [b for b in self.blocks if b.op.name != "c10d._reduce_scatter_base_.default"]
