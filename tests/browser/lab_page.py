@@ -89,9 +89,9 @@ class LabPage:
         return found
 
     def not_run(self) -> list[int]:
-        """Return the code cells that have no number."""
-        prompts = [cell.locator(".jp-InputArea-prompt").first.inner_text() for cell in self.cells.all()]
-        return [number for number, prompt in enumerate(prompts) if re.fullmatch(r"\[\s*\]:", prompt.strip())]
+        """Return the code cells that have no number; one that is folded shows none."""
+        prompts = [cell.locator(".jp-InputArea-prompt").all_inner_texts()[:1] for cell in self.cells.all()]
+        return [number for number, its in enumerate(prompts) if its and re.fullmatch(r"\[\s*\]:", its[0].strip())]
 
     def controls(self) -> list[Control]:
         """Return all sliders, lists and fields."""
