@@ -42,7 +42,7 @@ class Steps:
     def __init__(self, ledger: Ledger, limit: int | None, ignored: Callable[[], object] = lambda: None) -> None:
         self._ledger, self._limit, self._ignored = ledger, limit, ignored
         self._this_step: set[int] = set()  # ids of the optimizers that have stepped
-        self._ever: set[int] = set()
+        self._ever: set[int] = set()  # of those that have stepped in any step
         self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
         self._weights: set[int] = set()  # storages
         self._next_forward: RemovableHandle | None = None  # the hook that ends a step by hand
