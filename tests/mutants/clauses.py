@@ -1,7 +1,7 @@
 """Every clause of every graded contract, and who judges it: `python -m tests.mutants.clauses` writes docs/checks.md.
 
-`--measure x2.step ...` first lets the other checks of these parts try the mutants that are meant for one of them, and
-keeps in alone.json which mutants none of the others rejects. That takes minutes a part, on a quiet machine.
+`--measure x2.step ...` first lets all checks of these parts judge each of their mutants, and keeps in alone.json which
+ones a single check rejects. That takes minutes a part, on a quiet machine.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from helpers.exercises.checking import find_part
 
 from . import Mutant, topics
 from .contracts import contracts
-from .trial import try_answer
+from .table import killers
 
 PAGE = ROOT / "docs" / "checks.md"
 KEPT = Path(__file__).with_name("alone.json")
@@ -211,16 +211,11 @@ one check, that is all of its mutants. "not run" means that this has not been me
 """
 
 
-def others_reject(mutant: Mutant) -> bool:
-    """Say whether another check of its part rejects the mutant as well."""
-    others = [check.name() for check in find_part(mutant.part).checks if check.name() != mutant.rejected_by]
-    return bool(others and try_answer(mutant.part, mutant.source(), checks=others))
-
-
 def measure(part: str) -> list[str]:
     """Return the names of those mutants of a part that only the check meant for them rejects."""
     mutants = [mutant for mutant in topics()[part.partition(".")[0]].mutants if mutant.part == part]
-    return [mutant.name for mutant in mutants if not others_reject(mutant)]
+    found = killers(mutants)
+    return [mutant.name for mutant in mutants if found[mutant] == [mutant.rejected_by]]
 
 
 def page() -> str:

@@ -22,26 +22,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server: what it forks c
 
 
 def judged(part: Part, source: str, seed: int, checks: list[str]) -> dict[str, str]:
-    """Return, by check, what is said of an answer's text; stop at the first check of `checks` that fails."""
+    """Return, by check that fails, what is said of an answer's text.
+
+    All checks of the part judge one run of it, or the first of `checks` that fails is the last one that is asked.
+    """
     try:
         names = run_answers(source)
     except Exception as error:
-        return {checks[0]: f"does not run: {type(error).__name__}"}
-    for check in checks:
-        (verdict,) = verdicts(part.name, names, seed, only=check)
-        if not verdict.passed:
-            return {check: verdict.diagnosis or ""}
+        return {(checks or [part.checks[0].name()])[0]: f"does not run: {type(error).__name__}"}
+    for only in checks or [""]:
+        failed = {v.check: v.diagnosis or "" for v in verdicts(part.name, names, seed, only=only) if not v.passed}
+        if failed:
+            return failed
     return {}
 
 
-def _child(pipe: Connection, answer: tuple[str, str, int], expected: dict, groups: list[list[str]]) -> None:
+def _child(pipe: Connection, answer: tuple[str, str, int], expected: dict, checks: list[str]) -> None:
     part, source, seed = answer
     EXPECTED.update({(part, seed, check): evidence for check, evidence in expected.items()})
-    found: dict[str, str] = {}
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        for group in groups:
-            found |= judged(find_part(part), source, seed, group)
+        found = judged(find_part(part), source, seed, checks)
     pipe.send(found)
     pipe.close()
     os._exit(0)
@@ -53,7 +54,7 @@ def try_answer(
     """Judge the text of an answer by the checks of `part`.
 
     Args:
-        checks: names, in the order in which they are asked until one fails; all of them, whatever fails, without it.
+        checks: names, in the order in which they are asked until one fails; without it, all judge one run.
         limit: seconds.
 
     Returns:
@@ -61,12 +62,11 @@ def try_answer(
         takes longer.
     """
     names = [check.name() for check in find_part(part).checks]
-    groups = [checks] if checks else [[name] for name in names]
     here, there = mp.Pipe(duplex=False)
     expected = expected_of(find_part(part), seed)
     if sys.platform != "win32":  # imported once, before the first trial, with what ranks of other tests want there
         _CONTEXT.set_forkserver_preload([__name__, f"helpers.exercises.{part.partition('.')[0]}", *PRELOAD])
-    child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, groups))
+    child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, checks or []))
     child.start()
     there.close()
     try:

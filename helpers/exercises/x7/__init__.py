@@ -1,7 +1,7 @@
 """X7: a model that fits on no rank. Ten checks of a point each.
 
-Each part starts four ranks once, and all of its checks judge what these ranks saw: bytes, messages, and how far the
-numbers are from those of one process.
+All checks of a part judge what the same ranks saw: bytes, messages, and how far the numbers are from those of one
+process.
 """
 
 from ..base import Part
