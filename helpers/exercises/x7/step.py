@@ -24,6 +24,7 @@ from .subject import BLOCKS, LENGTH, VOCABULARY, WIDTH, Model, mesh_of, sharded
 
 EXACT = 1e-4  # relative, in FP32
 IGNORED = -100
+EVERY = 5  # of the weights' movements, how many apart are compared: a report of all would take longer than an update
 OFF = 1e6  # a max_norm that no gradient reaches
 MANY_ROWS = 512  # of a micro-batch where activations are measured: its logits outweigh what gloo lets go of late
 COUNTED_OF_MANY = 4_098  # of a rank's targets there: neither FP16 nor BF16 has this number
@@ -61,7 +62,6 @@ class _Case:
         where: all ranks, or some.
         rate: the learning rate of SGD.
         flat: whether all gradients are small.
-        every: of the weights' movements, how many apart are reported: all of each case are too long a report.
         near: whether, after the first step, max_norm is a little less than the norm that the answer has returned last.
         idle: whether one parameter is frozen, and a layer is not used.
         mesh: sizes of its dimensions.
@@ -76,7 +76,6 @@ class _Case:
     rate: float = 1.0
     flat: bool = False
     near: bool = False
-    every: int = 1
     adam: bool = False
     steps: int = 1
     old_gradients: bool = False
@@ -94,8 +93,8 @@ EVEN = {
     "3 micro-batches on 2 ranks": _Case(),  # what an answer takes the 4 ranks of other cases for
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients, some infinite": _Case(old_gradients=True),
-    "a frozen parameter and an unused layer": _Case((2, 1), every=5, adam=True, old_gradients=True, idle=True),
-    "a loss that is nearly flat": _Case((2,), rate=1e3, flat=True, every=5),
+    "a frozen parameter and an unused layer": _Case((2, 1), adam=True, old_gradients=True, idle=True),
+    "a loss that is nearly flat": _Case((2,), rate=1e3, flat=True),
 }
 COUNTED = {
     "micro-batches of different sizes": _Case((3, 1, 2, 1)),
@@ -107,7 +106,7 @@ COUNTED = {
 }
 CLIPPED = {
     "clipped to a thousandth": _Case(max_norm=0.001, rate=50.0),
-    "clipped a little, 2 steps": _Case((2,), rate=0.1, steps=2, near=True, every=5),
+    "clipped a little, 2 steps": _Case((2,), rate=0.1, steps=2, near=True),
     "clipped, targets that do not count, AdamW": _Case((2, 1), (0.0, 0.8), max_norm=0.1, adam=True),
     "clipped, 2 x 2 ranks": _Case(max_norm=0.05, mesh=(2, 2)),
 }
@@ -217,7 +216,7 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
     for hook in (*hooks, passes):
         hook.remove()
     first = len(case.mesh) == 1 or not mesh.get_coordinate()[0]  # replicas move alike
-    moved = (_mine(model) - before)[:: case.every].tolist() if first else []
+    moved = (_mine(model) - before)[::EVERY].tolist() if first else []
     left = [place for place, layer in enumerate(model.modules()) if not layer.training]
     with Collectives() as sent:  # what the caller's own backward pass would reduce
         out = model(torch.zeros(1, LENGTH, dtype=torch.int64))
