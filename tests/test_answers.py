@@ -1,7 +1,9 @@
 """The files of wrong and right answers fit the reference and their names, and errors in them name file and line."""
 
+import builtins
 import re
 import subprocess
+import symtable
 import sys
 
 import pytest
@@ -24,6 +26,38 @@ def test_each_wrong_answer_is_other_code_that_compiles(topic):
         source = mutant.source()
         assert source != reference_text(topic), f"{mutant.part}: {mutant.name}"
         compile(source, f"{mutant.part}: {mutant.name}", "exec")
+        assert not undefined_names(source), f"{mutant.hunks[0].place}: {undefined_names(source)}"
+
+
+@pytest.mark.parametrize("topic", topics())
+def test_right_answers_name_what_there_is(topic):
+    texts = topics()[topic].right | {name: text for name, (_, text) in styles(topic).items()}
+    assert {name: undefined_names(text) for name, text in texts.items() if undefined_names(text)} == {}
+
+
+def test_names_that_nothing_defines_are_found():
+    text = "import a\n\ndef f(x):\n    for y in x:\n        z = [w for w in a.b(y, c)] if y else z\n    return len(d)\n"
+    assert undefined_names(text) == {"c", "d"}
+
+
+def undefined_names(text):
+    """Return the names that are not the module's, a function's or Python's: the reference no longer has them.
+
+    An answer that stops there fails every check, also where it should be told from a right one.
+    """
+    module = symtable.symtable(text, "answers", "exec")
+    known = {name for name in module.get_identifiers() if is_made(module.lookup(name))} | {*dir(builtins), "__name__"}
+    tables, named = [module], set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        symbols = [symbol for symbol in table.get_symbols() if symbol.is_global() or table is module]
+        named |= {symbol.get_name() for symbol in symbols if symbol.is_referenced()}
+    return named - known
+
+
+def is_made(symbol):
+    return symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
 
 
 @pytest.mark.parametrize("topic", topics())
