@@ -17,7 +17,7 @@ from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.lowest import lowest
 from ..probing.on_ranks import on_ranks
-from .subject import BLOCKS, LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
+from .subject import LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
 
 CASES = {
     "4 ranks": ((4,), torch.float32),
@@ -29,6 +29,7 @@ WIDE, MANY = 64, 8  # where memory is measured: many layers, of which none is la
 FAR = 1_000_003  # between the seeds of two cases: 16 bits do not hold them
 EXACT = 1e-4  # relative: the same model, in training and in evaluation mode
 NEAR = 0.02  # relative: norms of gradients, some of them computed in 16 bits
+BLOCKS = 3  # one more than the one that runs and the next, which may be gathered before its turn
 PASSES = (
     "the forward pass",
     "the backward pass",
@@ -46,7 +47,7 @@ class _Twice(Model):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(blocks=BLOCKS)
         self.again = self.places
         self.blocks[0].spare = nn.Linear(8, 3)  # which no forward pass uses
         self.scale.gain.requires_grad_(False)

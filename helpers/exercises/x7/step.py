@@ -105,7 +105,7 @@ COUNTED = {
     "targets that do not count, 2 x 2 ranks": _Case((2,), (0.1, 0.2, 0.7, 0.9), mesh=(2, 2)),
 }
 CLIPPED = {
-    "clipped to a thousandth": _Case(max_norm=0.001, rate=50.0, mesh=FOUR),
+    "clipped to a thousandth": _Case(max_norm=0.001, rate=50.0),
     "clipped a little, 2 steps": _Case((2,), rate=0.1, steps=2, near=True),
     "clipped, targets that do not count, AdamW": _Case((2, 1), (0.0, 0.8), max_norm=0.1, adam=True),
     "clipped, 2 x 2 ranks": _Case(max_norm=0.05, mesh=(2, 2)),

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-VOCABULARY, WIDTH, BLOCKS, LENGTH = 37, 30, 3, 6  # no size is a multiple of 4
+VOCABULARY, WIDTH, BLOCKS, LENGTH = 37, 30, 2, 6  # no size is a multiple of 4
 
 
 class Scale(nn.Module):
