@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+LATE = 0.2  # seconds: much longer than a busy machine lets a process wait
+
 
 def profiled_data_parallel():
     layer = nn.parallel.DistributedDataParallel(nn.Linear(512, 512))
@@ -23,7 +25,7 @@ def profiled_wait():
     def step():
         if dist.get_rank() == 1:
             with torch.profiler.record_function("data"):
-                time.sleep(0.02)
+                time.sleep(LATE)
         dist.all_reduce(numbers)
 
     return profile_step(step, torch.device("cpu"), runs=2)
@@ -39,8 +41,8 @@ def test_gradients_on_their_way_are_communication():
 
 def test_waiting_for_a_slow_rank_is_communication():
     prompt, late = run_ranks(profiled_wait, 2, device="cpu", measure=False).results
-    assert prompt.by_phase()["communication"] > 0.015  # of 20 ms that the other is late
-    assert late.by_phase()["data"] > 0.015
+    assert prompt.by_phase()["communication"] > LATE / 8  # the rest is its own, if the machine lets it wait
+    assert late.by_phase()["data"] > 0.9 * LATE
 
 
 def test_a_measured_rank_says_that_its_meter_is_in_the_way():

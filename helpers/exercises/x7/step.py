@@ -461,7 +461,7 @@ class ClipsByTheJointNorm(_OnStep):
 
 
 class ReducesOncePerUnit(_OnStep):
-    """Each unit's gradient is reduced once per call; activations of one micro-batch are held at a time."""
+    """Each unit's gradient is reduced once per call; activations of one micro-batch and one full gradient are held."""
 
     hint = (
         "set_requires_gradient_sync before each forward pass: on for the last micro-batch only.\n"
