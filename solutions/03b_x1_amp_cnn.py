@@ -130,7 +130,7 @@ hint("x1.scaler")
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is the cross-entropy in FP32. Convert the logits to FP32 exactly once, after the model returns them. Without a scaler, `backward()` starts from this loss; with a scaler, it starts from the scaled loss. It may run inside the autocast block or after it. Without a scaler the step takes the gradient as it is.
+# - The loss is the cross-entropy in FP32. Convert the logits to FP32 exactly once, after the model returns them. Without a scaler, `backward()` starts from this loss; with a scaler, it starts from the scaled loss. It may run inside the autocast block or after it. Without a scaler nothing is scaled, and whether a step with inf or NaN is skipped is up to you.
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; the parts of `model` may differ from those of a `SmallCNN`.
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.

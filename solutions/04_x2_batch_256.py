@@ -43,7 +43,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
 # - A step sends each gradient once, after the last micro-batch, and at most two numbers besides the gradients. You may pack them into as few or as many tensors as you like.
-# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks (but not on both): `backward()` leaves its `.grad` at `None` there. It still gets the joint gradient.
+# - `model` may have frozen parameters, which have no gradients; they are neither sent nor changed. A parameter may get no gradient on one of the ranks (but not on both): `backward()` leaves its `.grad` at `None` there. It still gets the joint gradient.
 # - Gradients from earlier steps must not leak into this one, and the gradient is not clipped.
 # - Memory: activations and outputs of one micro-batch at a time. `x` and `y` are not changed. The model arrives in training mode and stays in it.
 # - It returns the mean loss over all counted targets on both ranks: a number, or a detached scalar tensor.

@@ -16,7 +16,6 @@
 # The next lab, [[oom_clinic]], uses these tools on six programs that run out of memory.
 
 # %% name="setup" setup=true
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -49,7 +48,7 @@ from helpers import (
 )
 
 # %% name="setup_torch" setup=true
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 
 import torch
 import torch.nn.functional as F
@@ -582,8 +581,10 @@ else:
 # The cell also prints what the device holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
 # communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Published figures for the context alone range from about [300 MB](https://github.com/pytorch/pytorch/issues/107667) (CUDA 11.7 or later, which loads kernels only when they are needed) to [1,343 MB](https://github.com/huggingface/transformers/blob/249ef8164cfbd8e288c2f6d8395539b9e90e8300/docs/source/en/model_memory_anatomy.md) (CUDA 11.2). NCCL adds its buffers: [544 to 688 MB](https://github.com/NVIDIA/nccl/issues/964) for a process group on A100s, and [more than 3 GB](https://github.com/NVIDIA/nccl/issues/1685) for an all-to-all on eight H100s. The virtual GPU assumes 0.5 GiB.
 
+
 # %% name="real_oom"
-with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-4090-24gb"):
+def two_large_requests():
+    """Limit the GPU, then ask for more than any unused segment has, and for more than the limit."""
     free, total = torch.cuda.mem_get_info()
     print("outside PyTorch's allocator:", human_bytes(total - free - torch.cuda.memory_reserved()))
     torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 512 * MiB) / total))
@@ -598,6 +599,17 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
         print(error)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def on_virtual_gpu():
+    with virtual_gpu("rtx-4090-24gb"):
+        two_large_requests()
+
+
+if device.type == "cuda":
+    two_large_requests()
+else:
+    beside_real_gpu(on_virtual_gpu)
 
 # %% [markdown] name="allocator_task"
 # ### Your turn: a caching allocator

@@ -188,7 +188,7 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of batches. Each of them is a list of micro-batches `(ids, labels)`, two int64 tensors of shape (4, 48). Labels are the ids, except for tokens that do not count: there they are −100. The number of tokens that count differs between micro-batches and is never zero. Labels are not shifted: the output at position i predicts the label at position i + 1, and the first label of a row is not predicted. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of batches. Each of them is a list of micro-batches `(ids, labels)`, two int64 tensors of shape (4, 48); how many there are differs between batches. Labels are the ids, except for tokens that do not count: there they are −100. The number of tokens that count differs between micro-batches and is never zero. Labels are not shifted: the output at position i predicts the label at position i + 1, and the first label of a row is not predicted. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
 # - Train it with a single AdamW optimizer, and make one update per batch, in the given order. The micro-batches of a batch go through the model one at a time, in order, each once and in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy over its whole **batch**: every next token that counts has the same weight, whichever micro-batch it is in. It uses no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths as far as with the reference solution, which uses a constant rate on the same base and batches.
 # - The base does not change by a single bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
@@ -205,7 +205,8 @@ def unseen_loss(model):
     return model(input_ids=unseen, labels=unseen).loss.item()
 
 
-print(f"{len(batches)} batches of {len(batches[0])} micro-batches of shape {tuple(batches[0][0][0].shape)}")
+print(f"{len(batches)} batches: the first of {len(batches[0])} micro-batches, the second of {len(batches[1])}")
+print(f"shape of a micro-batch: {tuple(batches[0][0][0].shape)}")
 print(
     "counted tokens per micro-batch, first batch:", [(labels[:, 1:] != -100).sum().item() for _, labels in batches[0]]
 )

@@ -66,7 +66,7 @@ class _Packed(Check):
             pack(_examples(seed, [(12, 5)]), LENGTH, END)
             seen["too long"] = ""
         except Exception as error:
-            seen["too long"] = type(error).__name__
+            seen["too long"] = "ValueError" if isinstance(error, ValueError) else type(error).__name__
         return seen
 
 

@@ -111,7 +111,9 @@ class GradientIsUnscaled(ForOptimizers):
         drawn = random.Random(seed + 1)
         explicit = [True, False] * 4
         drawn.shuffle(explicit)
-        bad = drawn.sample(range(1, 7), 2)
+        before_step_unscales = [i for i in range(1, 7) if not explicit[i + 1]]  # update() must have cleared its record
+        first = drawn.choice(before_step_unscales)
+        bad = (first, drawn.choice([i for i in range(1, 7) if abs(i - first) > 1]))
         return [_Step(how, i in bad) for i, how in enumerate(explicit)]
 
     @classmethod
@@ -315,6 +317,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             "log": log,
             "left": left,
             "alone": cls._alone(scaler_class),
+            "cleaned": cls._cleaned(scaler_class),
             "single": cls._at_work(scaler_class, (1.0,)),
             "two": cls._at_work(scaler_class, (float("inf"), 1.0)),
             "optimizers": cls.optimizers,
@@ -329,6 +332,19 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         before = weights(model)
         returned = bool(scaler.step(optimizer))
         return [not torch.equal(before, weights(model)), returned]
+
+    @classmethod
+    def _cleaned(cls, scaler_class: Any) -> bool:
+        """Return whether a step is taken where the caller replaces an inf after unscale_() has met it."""
+        model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
+        scaler = scaler_class(init_scale=4.0)
+        _fill(model, float("inf"))
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        _fill(model, 1.0)
+        before = weights(model)
+        _step(scaler, optimizers, explicit=False)
+        return not torch.equal(before, weights(model))
 
     @classmethod
     def _at_work(cls, scaler_class: Any, values: tuple[float, ...]) -> list[float]:
@@ -383,6 +399,11 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 "With one optimizer, an inf in its gradient and no unscale_() before step(), the weights "
                 f"{'moved' if moved else 'did not move'} and step() returned {returned}. step() has to unscale before "
                 "it decides whether to step."
+            )
+        if seen["cleaned"]:
+            return (
+                "An inf that unscale_() has met is replaced before step(), which then steps. unscale_() records what "
+                "it finds, and step() goes by the record."
             )
         moved, right = seen["single"][0], expected["single"][0]
         if not close(moved, right, EXACT):

@@ -3,7 +3,6 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -11,7 +10,7 @@ import pickle
 import tempfile
 from pathlib import Path
 from helpers import COLORS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, PretendGPU, SmallGPT, check, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, segments_figure, show, show_table, sign_of_life, stage_table
-from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu import beside_real_gpu, virtual_gpu
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

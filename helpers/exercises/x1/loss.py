@@ -16,15 +16,22 @@ ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a g
 
 
 class _Roots(OperationWatch):
-    """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
+    """Notes the dtype of what backward passes start from, and counts conversions of logits to FP32.
 
-    def __init__(self) -> None:
+    Autograd makes a one of the kind of what it starts from.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
         super().__init__()
         self.dtypes: set[str] = set()
+        self.conversions = 0
+        self._shape = shape
 
     def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
             self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
+        if func is torch.ops.aten._to_copy.default and tuple(args[0].shape) == self._shape:
+            self.conversions += args[0].dtype in (torch.float16, torch.bfloat16) and result.dtype == torch.float32
 
 
 def _watched(scaler: torch.amp.GradScaler | None, roots: _Roots) -> torch.amp.GradScaler | None:
@@ -54,7 +61,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
 
     on_forward(model, after=keep)
     images, labels = x.clone(), y.clone()
-    with _Roots() as roots:
+    with _Roots((len(x), 10)) as roots:
         loss = train_step(model, optimizers, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {
         "dtype": caught.get("dtype"),
@@ -63,6 +70,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
         "labels": labels.tolist(),
         "kept": torch.equal(x, images) and torch.equal(y, labels),
         "roots": sorted(roots.dtypes),
+        "conversions": roots.conversions,
         "loss": torch.as_tensor(loss).detach().item(),
         "kind": [
             type(loss).__name__,
@@ -131,6 +139,9 @@ class LossInFp32(Check):
         roots = {root for one in batches for root in one["roots"]} - {"float32"}
         if roots:
             return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
+        conversions = max(one["conversions"] for one in batches)
+        if conversions > 1:
+            return f"logits are converted to FP32 {conversions} times in a step. Convert them once, and keep the loss."
         error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
         if not error <= rounding:
             return (

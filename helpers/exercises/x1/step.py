@@ -299,7 +299,7 @@ class SixteenBitsWithoutScaler(Check):
                 layers = {layer: sorted(set(dtypes)) for layer, dtypes in ran.items()}
                 one = {**_move(before, model), "layers": layers, "arrived": arrived[:1]}
                 moved[f"{name}, max_norm={max_norm:g}"] = one
-        model, optimizers, x, y = setting(seed)
+        model, optimizers, x, y = setting(seed, rows=1)
         before = weights(model)
         for parameter in model.parameters():
             parameter.register_hook(lambda gradient: LONG * gradient)
@@ -330,8 +330,8 @@ class SixteenBitsWithoutScaler(Check):
         wrong = _wrong_move(seen["long"], expected["long"], 0.02)
         if wrong:
             return (
-                f"fp32, max_norm=0.05, a gradient whose norm is about {LONG:,.0f}: {wrong} Clip such a gradient as any "
-                "other, by a norm that is computed in FP32."
+                f"fp32, max_norm=0.05, one image, a gradient whose norm is about {LONG:,.0f}: {wrong} Clip such a "
+                "gradient as any other, by a norm that is computed in FP32."
             )
         return None
 

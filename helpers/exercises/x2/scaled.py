@@ -76,7 +76,7 @@ class _LoggingScaler(torch.amp.GradScaler):
     """PyTorch's scaler on the CPU, with a log of what is asked of it after the backward passes."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], growth_interval: int) -> None:
-        super().__init__("cpu", init_scale=1024.0, growth_interval=growth_interval)
+        super().__init__("cpu", init_scale=1024.0, backoff_factor=0.25, growth_interval=growth_interval)
         self.log: list[str] = []
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
 

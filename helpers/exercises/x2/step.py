@@ -56,6 +56,7 @@ class _Switched(nn.Module):
         super().__init__()
         self.first = nn.Linear(FEATURES, HIDDEN)
         self.rare = nn.Linear(HIDDEN, HIDDEN)  # amid the others, where its place in the order of calls shows
+        self.rare.bias = self.first.bias  # tied: one parameter, whose gradient is sent and divided once
         self.last = nn.Linear(HIDDEN, CLASSES)
         self.factors = nn.Parameter(torch.linspace(0.5, 1.5, HIDDEN), requires_grad=False)
         self.double()

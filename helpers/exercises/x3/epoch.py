@@ -40,12 +40,13 @@ class _Case:
     left: bool = True  # gradients of an earlier step are there when the first epoch begins
     drop_last: bool = False
     steep: float = 1.0
+    adam: bool = False
 
 
 EVEN = {
     "groups of 1": _Case(48, 1, left=False),
     "groups of 3": _Case(48, 3, steep=STEEP),
-    "2 full groups": _Case(72, 3),
+    "2 full groups, AdamW": _Case(72, 3, adam=True),  # its update is not linear in the gradient
 }
 RAGGED = {
     "a last group of 2 micro-batches": _Case(48, 4),
@@ -61,7 +62,7 @@ SEVERAL = {  # the only cases in which an answer that does not call set_epoch se
     "two epochs at a learning rate of 0": _Case(32, 1, epochs=(0, 1), lr=0.0),
     "two epochs of ragged groups at a learning rate of 0": _Case(42, 4, epochs=(0, 1), lr=0.0),
 }
-ON_THREE = ("2 full groups", "a last group of 1 row")
+ON_THREE = ("2 full groups, AdamW", "a last group of 1 row")
 TABLE = EVEN | RAGGED | SEVERAL
 CASES = {
     2: {name: case for name, case in TABLE.items() if name not in ON_THREE},
@@ -139,7 +140,11 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     trained = [p for p in inner.parameters() if p.requires_grad]
     frozen = [p for p in inner.parameters() if not p.requires_grad]
     groups = [{"params": trained[::2]}, {"params": trained[1::2]}]
-    optimizer = torch.optim.SGD(groups, lr=case.lr, weight_decay=0.1)  # decay tells a gradient from a rate
+    optimizer: torch.optim.Optimizer
+    if case.adam:
+        optimizer = torch.optim.AdamW(groups, lr=case.lr / 10, eps=0.1)  # so large that lengths count, too
+    else:
+        optimizer = torch.optim.SGD(groups, lr=case.lr, weight_decay=0.1)  # decay tells a gradient from a rate
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
     watch, met = _Watch(inner), watch_devices(inner)
@@ -174,7 +179,18 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
         "sent": collectives.volume,
         "gradients": sum(p.nbytes for p in trained),
         "synchronizes": model.require_backward_grad_sync,
+        "averages": _averages(model, seed),
     }
+
+
+def _averages(model: DistributedDataParallel, seed: int) -> bool:
+    """Return whether a backward pass of the caller's own leaves the mean of the ranks' gradients, as DDP does."""
+    rows = Rows(seed, dist.get_world_size() * BATCH).x.to(rank_device())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    mean = torch.autograd.grad(model.module(rows).square().sum() / dist.get_world_size(), trained)
+    model.zero_grad()
+    model(rows.chunk(dist.get_world_size())[dist.get_rank()]).square().sum().backward()
+    return all(torch.allclose(p.grad, right) for p, right in zip(trained, mean, strict=True) if p.grad is not None)
 
 
 def observe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
@@ -308,6 +324,11 @@ class OneSynchronizationPerUpdate(Check):
                 return (
                     f"{case}: DDP's gradient synchronization was left switched off, so in the next epoch each rank "
                     "would train alone. Use model.no_sync() as a `with` block."
+                )
+            if not all(got["averages"] for got in seen[case]):
+                return (
+                    f"{case}: a backward pass that follows the epoch does not leave the mean of the ranks' gradients, "
+                    "as DDP does. Is a hook left in the model?"
                 )
         return None
 

@@ -47,8 +47,9 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
     """Return a `train_epoch` without accumulation that logs what it was given, and which model and rows it used."""
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
-        sampler = loader.sampler
+        sampler, kind = loader.sampler, type(loader.sampler).__name__
         if isinstance(sampler, torch.utils.data.DistributedSampler):
+            kind = "DistributedSampler"  # or derived from it
             sampler.set_epoch(epoch)
         device = next(model.parameters()).device
         processes, loader.num_workers = loader.num_workers, 0  # counted, and not started
@@ -67,7 +68,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
                 "rows": rows,
                 "batch": loader.batch_size,
                 "processes": processes,
-                "sampler": type(sampler).__name__,
+                "sampler": kind,
                 "sent": reduced,
                 "wrapped": isinstance(model, DistributedDataParallel),
                 "training": all(layer.training for layer in model.modules()),

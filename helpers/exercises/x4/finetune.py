@@ -11,7 +11,6 @@ from ..base import Check, Evidence
 from ..probing.fingerprint import OTHER_DATA, fingerprint
 from ..probing.plain import plain
 from .small_llama import (
-    MICRO_BATCHES,
     STEPS,
     batches_of,
     copied,
@@ -65,7 +64,7 @@ class LearnsTheNewText(Check):
             rates = ", ".join(f"{rate:g}" for rate in sorted({rate for rates in seen["rates"] for rate in rates})[-1:])
             return (
                 f"The loss rose from {seen['before']:.3f} to {seen['after']:.3f}: training diverges. The gradient of "
-                f"the first update is right. Is the learning rate ({rates}) too high?"
+                f"update {LOOKED_AT[0]} is right. Is the learning rate ({rates}) too high?"
             )
         if wrong:
             return wrong
@@ -88,7 +87,7 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
     """Say where a fine-tune did not take one AdamW step on each batch, in training mode."""
     if not seen["in order"]:
         ran = f"The model ran {seen['passes']} times"
-        every = f"each of the {batches * MICRO_BATCHES} micro-batches"
+        every = f"each of the {seen['micro-batches']} micro-batches"
         if seen["another order"]:
             return f"{ran}, once on {every}, but not in the given order."
         return f"{ran}; it should run once on {every}, with all of its tokens and in order."
@@ -255,8 +254,8 @@ class MergedIsEqual(Check):
             return "The output is the same as the base's, so no adapter has been merged."
         if seen["passes"] != expected["passes"]:
             why = "Each should go through it once." if seen["passes"] else "Do you return a model from an earlier call?"
-            every = AGAIN * MICRO_BATCHES
-            return f"the model that `fine_tune` got ran {seen['passes']} times for {every} micro-batches. {why}"
+            times, every = seen["passes"], seen["micro-batches"]
+            return f"the model that `fine_tune` got ran {times} times for {every} micro-batches. {why}"
         return None
 
 

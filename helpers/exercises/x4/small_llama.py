@@ -51,7 +51,7 @@ def pretrained(seed: int) -> nn.Module:
 
 
 def batches_of(text: Split, n: int, seed: int) -> list[list[MicroBatch]]:
-    """Return `n` batches of stretches of `text`, each of four micro-batches: ids and labels, both (4, 48).
+    """Return `n` batches of stretches of `text`, three micro-batches and then four each: ids and labels, both (4, 48).
 
     Labels are the ids, and -100 where a token does not count. Micro-batches of a batch differ in how many count.
     """
@@ -62,6 +62,7 @@ def batches_of(text: Split, n: int, seed: int) -> list[list[MicroBatch]]:
         prompts = [PROMPTS[i] for i in torch.randperm(MICRO_BATCHES, generator=of_prompts)]
         pairs = [(ids, ids.masked_fill(place < prompt, -100)) for ids, prompt in zip(rows, prompts, strict=True)]
         batches.append([(ids.to(pick_device()), labels.to(pick_device())) for ids, labels in pairs])
+    batches[0].pop()
     return batches
 
 
@@ -86,8 +87,8 @@ def small_llama(seed: int = 0) -> tuple[nn.Module, list[list[MicroBatch]], Tenso
     """Return what part 4 is tried on.
 
     Returns:
-        a small Llama that has read some English, in evaluation mode; 60 batches of Python source, each of four
-        micro-batches (ids, labels) of shape (4, 48); 64 stretches of held-out Python source, (64, 48).
+        a small Llama that has read some English, in evaluation mode; 60 batches of Python source, of three
+        micro-batches and then four each, (ids, labels) of shape (4, 48); 64 held-out stretches of it, (64, 48).
     """
     return fresh(seed), batches_of(python_source(), STEPS, seed), held_out(seed)
 

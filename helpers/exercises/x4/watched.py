@@ -13,7 +13,7 @@ from ..base import Evidence
 from ..probing.fingerprint import fingerprint
 from .small_llama import MicroBatch, fresh
 
-LOOKED_AT = (1, 2, 7)  # the updates whose gradients are computed again
+LOOKED_AT = (2, 3, 8)  # the updates whose gradients are computed again: of equally many micro-batches
 
 
 def _bits(model: nn.Module) -> list[str]:
@@ -182,6 +182,7 @@ class Watched:
             "in order": self._read == fingerprint(*(ids for batch in batches for ids, _ in batch)),
             "another order": sorted(self._read) == sorted(fingerprint(*(ids for batch in batches for ids, _ in batch))),
             "passes": len(self._read),
+            "micro-batches": sum(map(len, batches)),
             "stale": self._stale,
             "modes": sorted(self._modes),
             "left training": any(m.training for m in tuned.modules()),

@@ -72,13 +72,13 @@ def _dealt(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> Evide
 
 
 def _refusal(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> str:
-    """Return the name of the error with which `deal` refuses; "" if it goes on."""
+    """Return the name of the error with which `deal` refuses, "ValueError" for its own kinds; "" if it goes on."""
     try:
         deal(list(lengths), ranks, chunk)
     except NotImplementedError:
         raise
     except Exception as error:
-        return type(error).__name__
+        return "ValueError" if isinstance(error, ValueError) else type(error).__name__
     return ""
 
 

@@ -91,10 +91,12 @@ class _Unusual(nn.Module):
         self.of_lane_0 = nn.Parameter(torch.ones(4))  # in lane 1 its gradient is zero
         self.silenced = nn.Dropout(0.5)
         self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("total", torch.zeros(4))  # of the inputs: each rank has its own
         self.waiting, self.graphs = 0, 0  # graphs whose backward pass has not come yet, and the most of them
 
     def forward(self, x: Tensor) -> Tensor:
         self.count += 1
+        self.total += x.detach().sum(0)
         self.waiting += 1
         self.graphs = max(self.graphs, self.waiting)
         hidden = self.second(torch.tanh(self.first(self.silenced(x)))) * self.number
@@ -119,6 +121,7 @@ def _of_an_unusual_model(gradient: Answer, seed: int, lanes: range) -> Evidence:
             name: [] if p.grad is None else p.grad.flatten().tolist() for name, p in model.named_parameters()
         },
         "count": model.count.item(),
+        "total": model.total.tolist(),
         "graphs": model.graphs,
         "modes": [module.training for module in model.modules()],
         "hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
@@ -277,6 +280,8 @@ def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) 
             return f"{where}: the gradient of {what} differs in its last bits from that of rank 0 of 2."
     if got["count"] != ideal["count"]:
         return f"{where}: a buffer that counts forward passes shows {got['count']}; it should show {ideal['count']}."
+    if not relative_distance(got["total"], ideal["total"]) <= EXACT:
+        return f"{where}: a buffer that adds up inputs is not what this rank's own forward passes made of it."
     if got["graphs"] > 1:
         return (
             f"{where}: {got['graphs']} forward passes came before a backward pass, so all their graphs were in memory."

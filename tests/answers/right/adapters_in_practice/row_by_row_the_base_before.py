@@ -3,13 +3,17 @@
 import torch
 
 
+class TooLongError(ValueError):
+    """An example is longer than a row."""
+
+
 def pack(examples, length, pad):
     rows = []
     for prompt, answer in examples:
         ids = [*prompt, *answer]
         labels = [-100 for _ in prompt] + [*answer]
         if len(ids) > length:
-            raise ValueError(len(ids))
+            raise TooLongError(len(ids))
         if rows and len(rows[-1][0]) + len(ids) <= length:
             rows[-1] = (rows[-1][0] + ids, rows[-1][1] + labels, rows[-1][2] + list(range(len(ids))))
         else:
