@@ -222,7 +222,7 @@ class SameUpdateWithinTheRoom(Check):
                     return {"later": {"update": update, "error": type(error).__name__, "text": str(error)[:200]}}
             peak = meter.profile.peak_bytes
             changed |= {name for name, t, was in zip("xy", (x, y), given, strict=True) if not torch.equal(t, was)}
-            share = float((given[1] != IGNORED).double().mean())
+            share = (given[1] != IGNORED).float().mean().item()  # Apple has no FP64
             parts.append(_parts_of(subject, before) | {"share": share, "idle": subject.idle()})
         return {
             "parts": parts,
