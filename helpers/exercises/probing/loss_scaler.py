@@ -318,6 +318,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             "left": left,
             "alone": cls._alone(scaler_class),
             "cleaned": cls._cleaned(scaler_class),
+            "in the frozen one": cls._cleaned(scaler_class, FROZEN),
             "single": cls._at_work(scaler_class, (1.0,)),
             "two": cls._at_work(scaler_class, (float("inf"), 1.0)),
             "optimizers": cls.optimizers,
@@ -334,11 +335,16 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         return [not torch.equal(before, weights(model)), returned]
 
     @classmethod
-    def _cleaned(cls, scaler_class: Any) -> bool:
-        """Return whether a step is taken where the caller replaces an inf after unscale_() has met it."""
+    def _cleaned(cls, scaler_class: Any, frozen: str = "") -> bool:
+        """Return whether a step is taken where the caller replaces an inf after unscale_() has met it.
+
+        With `frozen`, only the gradient of this parameter holds inf, and it has been frozen since.
+        """
         model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
         scaler = scaler_class(init_scale=4.0)
-        _fill(model, float("inf"))
+        _fill(model, 1.0 if frozen else float("inf"))
+        if frozen:
+            model.get_parameter(frozen).requires_grad_(False).grad.fill_(float("inf"))
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
         _fill(model, 1.0)
@@ -404,6 +410,11 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             return (
                 "An inf that unscale_() has met is replaced before step(), which then steps. unscale_() records what "
                 "it finds, and step() goes by the record."
+            )
+        if seen["in the frozen one"]:
+            return (
+                "An inf in the gradient of a parameter that has since been frozen does not count. unscale_() looks at "
+                "every gradient that there is."
             )
         moved, right = seen["single"][0], expected["single"][0]
         if not close(moved, right, EXACT):

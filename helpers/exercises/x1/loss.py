@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core.models import SmallCNN
 from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from ..probing.on_forward import on_forward
@@ -48,9 +49,19 @@ def _watched(scaler: torch.amp.GradScaler | None, roots: _Roots) -> torch.amp.Gr
     return scaler
 
 
-def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
+class _Fp32Logits(SmallCNN):
+    """A small CNN whose logits are FP32 in every precision, with more digits than 16 bits hold."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 1, H, H) to logits (B, 10)."""
+        return super().forward(images) * torch.full((10,), 1.001, device=images.device)
+
+
+def _one_loss(
+    seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype, kind: type[SmallCNN] = SmallCNN
+) -> Evidence:
     """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
-    model, optimizers, x, y = setting(seed)
+    model, optimizers, x, y = setting(seed, kind=kind)
     caught: dict[str, Any] = {}
 
     def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
@@ -68,7 +79,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
         "logits": caught.get("logits"),
         "gradient": caught.get("gradient"),
         "labels": labels.tolist(),
-        "kept": torch.equal(x, images) and torch.equal(y, labels),
+        "kept": torch.equal(x, images) and torch.equal(y, labels) and not x.requires_grad,
         "roots": sorted(roots.dtypes),
         "conversions": roots.conversions,
         "loss": torch.as_tensor(loss).detach().item(),
@@ -114,14 +125,19 @@ class LossInFp32(Check):
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        return {  # three batches: rounding may hide by chance in one
+        seen = {  # three batches: rounding may hide by chance in one
             name: [_one_loss(seed + batch, train_step, dtype) for batch in range(3)]
             for name, dtype in PRECISIONS.items()
         }
+        kept = {
+            f"{name}, logits in FP32": [_one_loss(seed, train_step, dtype, _Fp32Logits)]
+            for name, dtype in PRECISIONS.items()
+        }
+        return seen | kept
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in PRECISIONS:
+        for name in expected:
             wrong = LossInFp32._wrong(seen[name])
             if wrong:
                 return f"dtype={name}: {wrong}"
