@@ -190,7 +190,8 @@ def _averages(model: DistributedDataParallel, seed: int) -> bool:
     mean = torch.autograd.grad(model.module(rows).square().sum() / dist.get_world_size(), trained)
     model.zero_grad()
     model(rows.chunk(dist.get_world_size())[dist.get_rank()]).square().sum().backward()
-    return all(torch.allclose(p.grad, right) for p, right in zip(trained, mean, strict=True) if p.grad is not None)
+    pairs = zip(trained, mean, strict=True)
+    return all(p.grad is not None and torch.allclose(p.grad, right) for p, right in pairs)  # all of them get one
 
 
 def observe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
