@@ -1,7 +1,9 @@
 """What tells a check that something under it is not what it should be: kernels, modes, data, kinds of tensors."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers.course.kernel.dispatcher import Dispatcher, leave_modes
 from helpers.course.kernel.guard import Guard
@@ -122,6 +124,26 @@ print(*watch.heard, sep="\\n")
     assert done.stdout.splitlines() == [f"{cell}: {reads}" for cell in ("other", "thread", "read")]
 
 
+def test_imports_of_installed_libraries_are_not_heard(tmp_path):
+    (tmp_path / "beside.py").write_text("")
+    code = """
+import sys
+from pathlib import Path
+from helpers.course.kernel.watch import Watch
+
+watch = Watch()
+for cell in ("import wave, lzma, importlib.metadata, yaml", "import beside", "open(wave.__file__).close()",
+             "from importlib.machinery import SourceFileLoader as L; L('w', wave.__file__).get_data(wave.__file__)"):
+    before = len(watch.heard)
+    exec(compile(cell, f"<answer {cell[:12]}>", "exec"), globals())
+    print(sorted({line.split(": ")[1].split(" (")[0] for line in watch.heard[before:]}))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    opened = "['opens a file']"
+    assert done.stdout.splitlines() == ["[]", *[opened] * 3]
+
+
 WORK = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor
@@ -140,6 +162,7 @@ class Bar(tqdm):
 """
 PROBED = """
 import sys
+from pathlib import Path
 from helpers.course.kernel.other_threads import Elsewhere
 from helpers.course.kernel.watch import Watch
 

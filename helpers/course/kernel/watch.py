@@ -6,11 +6,13 @@ libraries at work. Only those that an answer's own lines cause are recorded.
 
 import _thread
 import contextlib
+import os
 import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
-from types import FrameType
+from importlib import _bootstrap
+from types import CodeType, FrameType
 from typing import Any
 
 ANSWER = "<answer "  # how the file names of answer cells begin
@@ -38,6 +40,8 @@ _FAMILIES = {
     "fcntl.": "asks the system",
     "mmap.": "maps memory",
 }
+_LIBRARIES = tuple({sysconfig.get_path(scheme) + os.sep for scheme in ("stdlib", "platstdlib", "purelib", "platlib")})
+_IMPORTS: CodeType = _bootstrap._find_and_load.__code__  # type: ignore[attr-defined]  # what is at work in any import
 _BODY = ("__code__", "__defaults__", "__kwdefaults__")  # what the guard reads of a function
 _THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
 
@@ -90,7 +94,8 @@ class Watch:
             frame = sys._getframe(1)
             if event.startswith("_thread.") and self._from_an_answer(frame):
                 self.threads += 1
-            cell = self._asker(frame)
+            of_a_library = len(args) > 0 and type(args[0]) is str and args[0].startswith(_LIBRARIES)
+            cell = self._asker(frame, of_a_library)
             line = f"{cell}: {words} ({event})"
             if cell and line not in self.heard:
                 self.heard.append(line)
@@ -111,9 +116,15 @@ class Watch:
             frame = frame.f_back
         return False
 
-    def _asker(self, frame: FrameType | None) -> str | None:
-        """Return the answer cell whose line asks, through Python's own library if need be; None for others."""
+    def _asker(self, frame: FrameType | None, of_a_library: bool) -> str | None:
+        """Return the answer cell whose line asks, through Python's own library if need be; None for others.
+
+        An import reads a library's files and runs its body. The answer has asked for neither.
+        """
         while frame is not None:
+            if of_a_library and frame.f_code is _IMPORTS:
+                return None
+            of_a_library |= frame.f_code.co_name == "<module>"
             name = frame.f_code.co_filename
             if name.startswith(ANSWER):
                 return name.removeprefix(ANSWER).rstrip(">")
