@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).parents[2]
-# Once in some 250 runs under load, loky's resource tracker tells of a semaphore that is gone when it looks for it.
+# Rarely, under load, loky's resource tracker tells of a semaphore that is gone when it looks for it.
 LEAKED = re.compile(r"\S*/resource_tracker\.py:\d+: UserWarning: .*\n +warnings\.warn\(.*\n")
 
 

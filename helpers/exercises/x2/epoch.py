@@ -113,6 +113,18 @@ def _wrong_feed(got: Evidence, want: Evidence) -> str | None:
     return wrong
 
 
+def _wrong_stop(got: Evidence, want: Evidence, case: Case) -> str | None:
+    """Say which call stopped elsewhere than after its number of micro-batches."""
+    for number, (mine, right) in enumerate(zip(got["calls"], want["calls"], strict=False), 1):
+        if mine["fed"] != right["fed"]:
+            stop = (*case.stops, None)[number - 1]
+            return (
+                f"call {number} has stop_after={stop} and went through {mine['fed']} micro-batches; it should go "
+                f"through {right['fed']}. Does stop_after count those of this call?"
+            )
+    return None
+
+
 def _miscounted(got: Evidence, want: Evidence) -> str | None:
     if len(got["gradients"]) == len(want["gradients"]):
         return None
@@ -323,7 +335,7 @@ class GoesOnInMidGroup(Check):
                     f"{name}: the gradients are right, but the weights differ from those that the optimizer's steps "
                     "give. Does a parameter without a gradient get one?"
                 )
-            wrong = _wrong_losses(got, want)
+            wrong = _wrong_losses(got, want) or _wrong_stop(got, want, case)
             if wrong:
                 return f"{name}: {wrong}"
         return None

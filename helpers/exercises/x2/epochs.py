@@ -168,6 +168,7 @@ def _call(returned: Any, stream: Stream, spy: Spy) -> Evidence:
         "losses": [number(loss) for loss in losses] if kind == "list" else [],
         "ended": pair and returned[1] is None,
         "held": stream.held,
+        "fed": len(spy.rows),
         "starts": len(stream.starts),
         "first": stream.starts[0] if stream.starts else None,
         "modes": spy.modes,

@@ -30,6 +30,8 @@ DEALT = {  # ranks, chunk, lengths
     "2 ranks, long before short": (2, 2, (8, 4, 1, 3, 1, 3)),
     # a rank has as much work as a higher one, and more chunks
     "2 ranks, a tie": (2, 2, (2, 4, 9, 2, 2, 1)),
+    # or fewer
+    "2 ranks, another tie": (2, 2, (2, 2, 3, 5)),
     # beyond two chunks per rank, zigzag order is another one
     "2 ranks, one document in six chunks": (2, 2, (12,)),
     # the rank with the least work has its share: of the others, the one with the least work is not the first, and

@@ -24,6 +24,7 @@ CASES = {  # what comes before the last save
     "twice": "steps 8 and 9 are saved, then step 9 again with different values",
     "dated": "step 8 has the newest date, as after a copy, and step 11 is saved",
 }
+KILLED = ("killed", "killed again")  # where what a killed save has left takes room
 DAMAGES = {
     "file": "A file of the newest checkpoint is missing",
     "half": "A file of the newest checkpoint has lost its second half",
@@ -326,8 +327,9 @@ class DiskStaysBounded(OneObservation):
                 if left != right:
                     return f"{case}: a save left {_listed(left)}; it should leave {_listed(right)}."
             most, one = max(scene["bytes"], default=0), seen["one"]
-            if NEW[name][0] == "usual" and most > (keep + 1.2) * one + 2000:
-                return f"{case}: the folder held {most / one:.1f} times the bytes of a checkpoint, not {keep + 1}."
+            room = keep + 2 if name in KILLED else keep + 1
+            if NEW[name][0] == "usual" and most > (room + 0.2) * one + 2000:
+                return f"{case}: the folder held {most / one:.1f} times the bytes of a checkpoint, not {room}."
         found = seen["loads"]["damaged"][-1]
         if not _is(found, "usual", 9, expected):
             return f"Step 9 was damaged and has been saved again: {_found(found)}; expected the new step 9."

@@ -40,7 +40,7 @@ CHANGED = {
 FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
 IDLE = (
-    "If only this case is wrong: does the frozen parameter or the unused layer move? Weight decay moves a parameter "
+    "If only this case is wrong: does what is frozen, or the unused layer, move? Weight decay moves a parameter "
     "that has a gradient, even one of zeros."
 )
 STILL = "The weights do not move. Does the optimizer step?"
@@ -63,7 +63,8 @@ class _Case:
         rate: the learning rate of SGD.
         flat: whether all gradients are small.
         near: whether, after the first step, max_norm is a little less than the norm that the answer has returned last.
-        idle: whether one parameter is frozen, and a layer is not used.
+        idle: whether a layer and a parameter are frozen, and a layer is not used.
+        again: whether the first micro-batch is the last one, too, the very same tensors.
         mesh: sizes of its dimensions.
         ranks: how many it runs on.
     """
@@ -80,6 +81,7 @@ class _Case:
     steps: int = 1
     old_gradients: bool = False
     idle: bool = False
+    again: bool = False
     mesh: tuple[int, ...] = (2,)
 
     @property
@@ -90,10 +92,10 @@ class _Case:
 FOUR = (4,)
 EVEN = {
     "3 micro-batches": _Case(mesh=FOUR),
-    "3 micro-batches on 2 ranks": _Case(),  # what an answer takes the 4 ranks of other cases for
+    "3 micro-batches on 2 ranks, the first one again as the last": _Case(again=True),  # other cases have 4 ranks
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients, some infinite": _Case(old_gradients=True),
-    "a frozen parameter and an unused layer": _Case((2, 1), adam=True, old_gradients=True, idle=True),
+    "a frozen layer, a frozen parameter and an unused layer": _Case((2, 1), adam=True, old_gradients=True, idle=True),
     "a loss that is nearly flat": _Case((2,), rate=1e3, flat=True),
 }
 COUNTED = {
@@ -124,7 +126,7 @@ def _micro_batches(seed: int, case: _Case, step: int) -> list[tuple[Tensor, Tens
         share = 1.0 if i == case.empty and rank in case.where else case.ignored[rank]
         hidden = torch.rand(targets.shape, generator=generator) < share
         pairs.append((tokens, targets.masked_fill(hidden, IGNORED)))
-    return pairs
+    return [*pairs[:-1], pairs[0]] if case.again else pairs
 
 
 def _mine(model: nn.Module) -> Tensor:

@@ -113,12 +113,13 @@ def mesh_of(shape: tuple[int, ...]) -> DeviceMesh:
 def sharded(seed: int, mesh: DeviceMesh, width: int = WIDTH, idle: bool = False) -> nn.Module:
     """Return the model of one process, sharded in FP32, as the parts that come after the first get it.
 
-    With `idle`, one of its parameters is frozen, and no forward pass uses one of its layers.
+    With `idle`, one of its layers and a parameter are frozen, and no forward pass uses another layer.
     """
     model = in_one_process(seed, Model(width))
     if idle:
         model.blocks[0].spare = nn.Linear(8, 3)
         model.blocks[1].offset.requires_grad_(False)
+        model.blocks[1].scale.requires_grad_(False)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=MixedPrecisionPolicy())
     return fully_shard(model, mesh=mesh)
