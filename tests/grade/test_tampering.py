@@ -128,7 +128,6 @@ def test_imports_of_installed_libraries_are_not_heard(tmp_path):
     (tmp_path / "beside.py").write_text("")
     code = """
 import sys
-from pathlib import Path
 from helpers.course.kernel.watch import Watch
 
 watch = Watch()
@@ -162,7 +161,6 @@ class Bar(tqdm):
 """
 PROBED = """
 import sys
-from pathlib import Path
 from helpers.course.kernel.other_threads import Elsewhere
 from helpers.course.kernel.watch import Watch
 

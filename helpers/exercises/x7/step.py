@@ -92,7 +92,8 @@ class _Case:
 FOUR = (4,)
 EVEN = {
     "3 micro-batches": _Case(mesh=FOUR),
-    "3 micro-batches on 2 ranks, the first one again as the last": _Case(again=True),  # other cases have 4 ranks
+    # 2 ranks are what an answer takes the 4 of other cases for
+    "3 micro-batches on 2 ranks, the first one again as the last": _Case(again=True),
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients, some infinite": _Case(old_gradients=True),
     "a frozen layer, a frozen parameter and an unused layer": _Case((2, 1), adam=True, old_gradients=True, idle=True),
